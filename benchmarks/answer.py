@@ -1,0 +1,122 @@
+"""What a benchmark finds: contenders side by side, ratios to the peer, whether bars hold."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+YES, NO, UNSURE = "yes", "no", "within spread"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promise: on the ratio to the peer (`≥` or `≤`), or on the value itself (`<`)."""
+
+    sign: str
+    limit: float
+    unit: str = "×"  # a value's own unit otherwise
+
+    def __str__(self) -> str:
+        limit = f"{self.limit:.1f}×" if self.unit == "×" else show(self.limit, self.unit)
+        return f"{self.sign} {limit}"
+
+    def holds(self, median: float, rounds: Sequence[float]) -> str:
+        """`yes` or `no` for the median; `within spread` if it misses where some round does not."""
+        if self._met(median):
+            return YES
+        return UNSURE if any(map(self._met, rounds)) else NO
+
+    def _met(self, value: float) -> bool:
+        if self.sign == "≥":
+            return value >= self.limit
+        return value <= self.limit if self.sign == "≤" else value < self.limit
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender: its value in each round, and its ratio to the peer's of the same round."""
+
+    contender: str
+    values: list[float]
+    median: float
+    ratio: float | None  # of the medians
+    ratio_low: float | None
+    ratio_high: float | None
+    bars: list[str] = field(default_factory=list)
+    holds: list[str] = field(default_factory=list)  # one for each of `bars`
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders at one piece of work; the first is the peer that ratios refer to."""
+
+    title: str
+    unit: str
+    rows: list[Row]
+
+
+def compare(
+    title: str,
+    unit: str,
+    found: Mapping[str, Sequence[float]],
+    bars: Mapping[str, Sequence[Bar]],
+) -> Comparison:
+    """The contenders' values of each round, with medians, ratios to the first one, and verdicts."""
+    peer, *_ = found
+    rows = []
+    for name, values in found.items():
+        median = statistics.median(values)
+        ratios = [a / b for a, b in zip(values, found[peer], strict=True)]
+        ratio = median / statistics.median(found[peer])
+        alone = name == peer
+        row = Row(
+            contender=name,
+            values=[float(value) for value in values],
+            median=median,
+            ratio=None if alone else ratio,
+            ratio_low=None if alone else min(ratios),
+            ratio_high=None if alone else max(ratios),
+            bars=[str(bar) for bar in bars.get(name, ())],
+            holds=[
+                bar.holds(ratio, ratios) if bar.unit == "×" else bar.holds(median, values)
+                for bar in bars.get(name, ())
+            ],
+        )
+        rows.append(row)
+    return Comparison(title, unit, rows)
+
+
+def table(comparison: Mapping[str, Any]) -> Table:
+    """A table of a comparison that was made plain data with `dataclasses.asdict`."""
+    unit = comparison["unit"]
+    out = Table(title=comparison["title"], title_justify="left", title_style="none")
+    out.add_column("contender")
+    for heading in ("median", "min – max", "ratio", "min – max", "bar", "holds"):
+        out.add_column(heading, justify="right")
+    for row in comparison["rows"]:
+        low, high = min(row["values"]), max(row["values"])
+        ratio = row["ratio"] is not None
+        out.add_row(
+            row["contender"],
+            show(row["median"], unit),
+            f"{show(low)} – {show(high)}",
+            f"{row['ratio']:.2f}×" if ratio else "",
+            f"{row['ratio_low']:.2f} – {row['ratio_high']:.2f}" if ratio else "",
+            "\n".join(row["bars"]),
+            "\n".join(row["holds"]),
+        )
+    return out
+
+
+def show(value: float, unit: str = "") -> str:
+    """The value with three significant digits or all before the point, and its unit.
+
+    >>> show(12345.6, "samples/s"), show(0.012345, "s")
+    ('12,346 samples/s', '0.0123 s')
+    """
+    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{number} {unit}".rstrip()

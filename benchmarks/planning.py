@@ -1,0 +1,55 @@
+"""The plan of a large epoch.
+
+Question: How long does it take to plan an epoch of 10,000,000 samples?
+
+Method: `rekindle.choose.plan_epoch`, shuffled, batches of 256; a new epoch each round. The peer is
+what torch does for the same: its `RandomSampler` and `BatchSampler`, gone through to the end (torch
+spreads that over the epoch; the sum is what compares).
+
+    python -m benchmarks planning
+
+Reading: seconds, less is better. The bar is 1 s. A plan is ready before its epoch starts, so what
+it takes is waiting only in the first epoch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+
+from torch.utils.data import BatchSampler, RandomSampler
+
+from benchmarks.alternate import alternate
+from benchmarks.answer import Bar, Comparison, compare
+
+SAMPLES, BATCH_SIZE = 10_000_000, 256
+
+
+def measure(rounds: int, data: str | None) -> list[Comparison]:
+    """Seconds for a plan, and for torch's samplers; `data` is not used."""
+    del data
+    from rekindle.choose import plan_epoch
+
+    epochs = itertools.count()
+
+    def plan() -> float:
+        start = time.perf_counter()
+        plan_epoch(
+            size=SAMPLES,
+            epoch=next(epochs),
+            seed=0,
+            shuffle=True,
+            batch_size=BATCH_SIZE,
+            drop_last=False,
+        )
+        return time.perf_counter() - start
+
+    def samplers() -> float:
+        start = time.perf_counter()
+        deque(BatchSampler(RandomSampler(range(SAMPLES)), BATCH_SIZE, drop_last=False), maxlen=0)
+        return time.perf_counter() - start
+
+    found = alternate({"torch's samplers": samplers, "rekindle's plan": plan}, rounds)
+    title = f"an epoch of {SAMPLES:,} samples, shuffled; batch {BATCH_SIZE}"
+    return [compare(title, "s", found, {"rekindle's plan": [Bar("<", 1.0, "s")]})]

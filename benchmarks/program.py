@@ -1,0 +1,60 @@
+"""Names the benchmark programs and runs one.
+
+A program is a module of this package with `measure(rounds, data) -> list[Comparison]` and, in its
+docstring, a line `Question: ...`, the method, the command, and how to read the result.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+from dataclasses import asdict
+from typing import Any
+
+PROGRAMS = (
+    "pil_pipeline",
+    "small_arrays",
+    "tensor_dataset",
+    "first_batch",
+    "memory",
+    "planning",
+    "counters_cost",
+)
+
+
+def answer(name: str, rounds: int, data: str | None) -> dict[str, Any]:
+    """What the program `name` found, as plain data, and what it was found with."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    comparisons = module.measure(rounds=rounds, data=data)
+    return {
+        "name": name,
+        "question": _question(module.__doc__ or ""),
+        "rounds": rounds,
+        "made_with": made_with(),
+        "comparisons": [asdict(comparison) for comparison in comparisons],
+    }
+
+
+def _question(docstring: str) -> str:
+    lines = docstring.splitlines()
+    return next(line for line in lines if line.startswith("Question: ")).removeprefix("Question: ")
+
+
+def made_with() -> dict[str, Any]:
+    """What a reader needs to judge the numbers; nothing that names the machine or its user."""
+    packages = ("rekindle", "torch", "torchvision", "numpy", "pillow")
+    return {
+        "cpus": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in packages},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

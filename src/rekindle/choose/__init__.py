@@ -1,0 +1,16 @@
+"""Which samples, when, at what weight?"""
+
+from rekindle.choose.orders import BatchOrder, EndOfEpoch, Orders, planned_orders, stream_orders
+from rekindle.choose.plan import EpochPlan, plan_epoch
+from rekindle.choose.samplers import SamplerOrders
+
+__all__ = [
+    "BatchOrder",
+    "EndOfEpoch",
+    "EpochPlan",
+    "Orders",
+    "SamplerOrders",
+    "plan_epoch",
+    "planned_orders",
+    "stream_orders",
+]

@@ -1,0 +1,41 @@
+"""Every error that Rekindle raises on purpose.
+
+RekindleError
+├── ArgumentError (ValueError)      an argument that cannot work, found at construction
+├── StateError (ValueError)         a saved state that belongs to another loader
+├── WorkerError (RuntimeError)      workers die and replacing them does not help
+├── LoaderTimeout (RuntimeError)    no batch within the `timeout` that was asked for
+├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
+└── OutOfMemoryError (MemoryError)  the batches in flight do not fit into memory
+
+Each message says what failed, the value received, where, and what to do. Exceptions of the user's own
+data set and transforms keep their type.
+"""
+
+
+class RekindleError(Exception):
+    """The base of all errors that Rekindle raises on purpose."""
+
+
+class ArgumentError(RekindleError, ValueError):
+    """An argument that cannot work, found when the loader is made."""
+
+
+class StateError(RekindleError, ValueError):
+    """A saved state that does not fit this loader; the message names the field."""
+
+
+class WorkerError(RekindleError, RuntimeError):
+    """Workers die, and replacing them does not help."""
+
+
+class LoaderTimeout(RekindleError, RuntimeError):  # noqa: N818 - reads as what happened
+    """No batch arrived within the `timeout` that was asked for."""
+
+
+class BadSamplesError(RekindleError, RuntimeError):
+    """More samples failed than `on_error` is allowed to pass over."""
+
+
+class OutOfMemoryError(RekindleError, MemoryError):
+    """The batches in flight do not fit into the memory that is left."""

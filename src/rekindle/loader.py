@@ -1,0 +1,348 @@
+"""The drop-in DataLoader: torch's arguments with torch's meaning, on an engine of our own."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
+
+from rekindle import keys, state
+from rekindle.choose import Orders, SamplerOrders, plan_epoch, planned_orders, stream_orders
+from rekindle.counters import Counters
+from rekindle.errors import ArgumentError
+from rekindle.iteration import EpochIterator
+from rekindle.run import BadSamples, OnError, Work, start
+from rekindle.run.changes import fingerprint
+from rekindle.run.runner import AnyRunner
+from rekindle.ship import BatchInfo
+from rekindle.state import Position
+from rekindle.tune import Report
+
+Sample_co = TypeVar("Sample_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[Sample_co]):
+    """Loads batches for training, exactly as `torch.utils.data.DataLoader` would be asked to.
+
+    All of torch's arguments have torch's meaning. Beyond them:
+
+    Args:
+        seed: What all randomness follows from: the order, and what transforms draw. `None` draws one from
+            torch's generator, so `torch.manual_seed` makes a run repeatable. Kept in the state.
+        executor: "processes", "threads", or "auto": threads for data sets that release Python's lock (they
+            say so with an attribute `releases_gil = True`), processes for all others.
+        on_error: What to do with a sample that raises an exception: "raise" it, "skip" the sample, or
+            "substitute" another one of the same epoch.
+        error_budget: The share of an epoch's samples that may be bad before loading stops with an error.
+
+    >>> loader = DataLoader(range(6), batch_size=4)
+    >>> [batch.tolist() for batch in loader]
+    [[0, 1, 2, 3], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Sample_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        executor: Literal["auto", "threads", "processes"] = "auto",
+        on_error: OnError = "raise",
+        error_budget: float = 0.01,
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        stream = isinstance(dataset, IterableDataset)
+        _check(seed, executor, on_error, error_budget, stream)
+        self._order = "stream" if stream else "shuffled" if shuffle else "sequential"
+        if not stream and not (sampler is None and batch_sampler is None and generator is None):
+            self._order = "sampler"
+        self._seed_is_given = seed is not None
+        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
+        self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
+        self._bad_samples = BadSamples(on_error, error_budget)
+        self._counters = Counters()
+        self._position = Position()
+        self._next_epoch = 0
+        self._batch: BatchInfo | None = None
+        self._handed_over: float | None = None  # when the training loop got its last batch
+        self._pass: weakref.ref[EpochIterator] | None = None
+        self._parked = _Parked()
+        weakref.finalize(self, self._parked.close)
+
+    # What a training script uses.
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if isinstance(self.dataset, IterDataPipe | MapDataPipe):
+            return super().__iter__()  # torch's legacy pipes have their own protocol with torch's workers.
+        position = self._position
+        if position.begun:  # Another pass was dropped halfway or still goes on: this one is a new epoch.
+            position = Position(self._next_epoch)
+        return self._start_pass(position)
+
+    @property
+    def batch(self) -> BatchInfo:
+        """What the batch just yielded consists of: `ids`, `weights`, `epoch`, `step`, `fresh`."""
+        if self._batch is None:
+            raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
+        return self._batch
+
+    def report(self) -> Report:
+        """Where the time went, since this loader was made."""
+        return Report.of(
+            self._counters,
+            workers=self.num_workers,
+            executor=self._work(0).chosen,
+            bad_samples=self._bad_samples.found,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
+        return state.save(self._identity(), self._position, self._bad_samples.found)
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on where another loader stood: the next pass gives the rest of its epoch.
+
+        The other loader may have had another number of workers. StateError if it had another data set size,
+        batch size, seed or kind of order.
+        """
+        identity = self._identity()
+        if not self._seed_is_given and isinstance(saved, dict) and isinstance(saved.get("seed"), int):
+            identity["seed"] = saved["seed"]
+        self._position, found = state.load(saved, identity)
+        self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
+        self.seed, self._next_epoch = identity["seed"], self._position.epoch
+        self._parked.close()
+
+    # A pass: who makes the batches, and which.
+
+    def _start_pass(self, position: Position) -> EpochIterator:
+        position.begun = True
+        self._position, self._next_epoch = position, position.epoch + 1
+        earlier = self._pass() if self._pass is not None else None
+        if self.persistent_workers and earlier is not None:
+            earlier._detach()
+        sampler_orders = self._follow_sampler(position) if self._order == "sampler" else None
+        base_seed = self._base_seed(position, sampler_orders)
+        runner = self._parked.take(self.dataset, self.persistent_workers)
+        if runner is None:
+            runner = start(self._work(base_seed))
+            self._parked.started(runner, self.dataset, keep=self.persistent_workers)
+        if self._order == "stream":
+            assert position.stream is not None
+            orders = stream_orders(position.epoch, self.batch_size)
+            made, turn = position.stream["made"], position.stream["turn"]
+            runner.begin_stream(orders, base_seed, self.batch_size or 1, made, turn)
+        elif sampler_orders is not None:
+            runner.begin(sampler_orders)
+        elif not self._parked.is_ahead_at(position):
+            runner.begin(self._planned(position))
+        iterator = EpochIterator(self, runner, position, sampler_orders)
+        self._pass = weakref.ref(iterator)
+        return iterator
+
+    def _planned(self, position: Position) -> Orders:
+        """Our own order from here on: the next epoch follows without a pause."""
+        epoch, first_step, done = position.epoch, position.step, set(position.ahead)
+        while True:
+            plan = plan_epoch(
+                size=len(self.dataset),  # type: ignore[arg-type]
+                epoch=epoch,
+                seed=self.seed,
+                shuffle=self._order == "shuffled",
+                batch_size=self.batch_size or 1,
+                drop_last=self.drop_last,
+            )
+            for order in planned_orders(plan, first_step):
+                if getattr(order, "step", None) not in done:
+                    yield order
+            epoch, first_step, done = epoch + 1, 0, set()
+
+    def _follow_sampler(self, position: Position) -> SamplerOrders:
+        orders = SamplerOrders(
+            self._index_sampler,
+            batched=self._auto_collation,
+            epoch=position.epoch,
+            generator=self.generator,
+            resume=position.sampler,
+        )
+        position.sampler = orders.resume_after(position.step)
+        return orders
+
+    def _base_seed(self, position: Position, orders: SamplerOrders | None) -> int:
+        """What torch would seed its workers with; for streams, kept so that a resumed one starts alike."""
+        if orders is not None:
+            return orders.base_seed
+        if self._order != "stream":
+            return int(keys.seeds(self.seed, 0, position.epoch, keys.Step.STREAM)[0] >> 1)
+        if position.stream is None:
+            if self.generator is None:
+                drawn = int(keys.seeds(self.seed, 0, position.epoch, keys.Step.STREAM)[0] >> 1)
+            else:
+                drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+            position.stream = {"made": [0] * max(1, self.num_workers), "turn": 0, "base_seed": drawn}
+        return int(position.stream["base_seed"])
+
+    def _park(self, runner: AnyRunner) -> None:
+        """Keep a runner whose epoch is over for the next one, or end it."""
+        once_an_epoch = self.worker_init_fn is not None and not self.persistent_workers
+        if self.num_workers == 0 or once_an_epoch:
+            runner.close()
+            return
+        planned = self._order in ("shuffled", "sequential")
+        self._parked.park(runner, self._next_epoch if planned else None)
+
+    def _work(self, base_seed: int) -> Work:
+        return Work(
+            dataset=self.dataset,
+            stream=self._order == "stream",
+            batched=self._auto_collation,
+            collate_fn=self.collate_fn,
+            drop_last=self.drop_last,
+            workers=self.num_workers,
+            executor=self.executor,
+            context=self.multiprocessing_context,
+            worker_init_fn=self.worker_init_fn,
+            window=max(1, (self.prefetch_factor or 1) * self.num_workers),
+            timeout=self.timeout,
+            in_order=self.in_order,
+            seed=self.seed,
+            base_seed=base_seed,
+            bad_samples=self._bad_samples,
+            counters=self._counters,
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        """What a state must agree with."""
+        try:
+            size = len(self.dataset)  # type: ignore[arg-type]
+        except TypeError:
+            size = -1
+        identity = {
+            "seed": self.seed,
+            "dataset_size": size,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": self._order,
+        }
+        if self._order == "stream":  # Each worker has its own part of a stream.
+            identity["num_workers"] = max(1, self.num_workers)
+        return identity
+
+    # Copies and pickles of a loader start with no workers.
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        for name in ("_parked", "_pass", "_handed_over", "_batch"):
+            del kept[name]
+        kept["_position"] = copy.deepcopy(self._position)
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept)
+        self._pass = self._handed_over = self._batch = None
+        self._parked = _Parked()
+        weakref.finalize(self, self._parked.close)
+
+
+def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: bool) -> None:
+    """Find arguments that cannot work before anything starts."""
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
+        raise ArgumentError(f"seed must be a whole number from 0 to 2**63 - 1 or None, but got {seed!r}")
+    for name, value, known in (
+        ("executor", executor, ("auto", "threads", "processes")),
+        ("on_error", on_error, ("raise", "skip", "substitute")),
+    ):
+        if value not in known:
+            raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
+    if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
+        raise ArgumentError(
+            f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}"
+        )
+    if stream and executor == "threads":
+        raise ArgumentError(
+            "executor='threads' does not go with an IterableDataset: threads share one copy of it. "
+            "Use executor='processes', or num_workers=0."
+        )
+
+
+class _Parked:
+    """A runner between two passes, and what it has begun already.
+
+    The loader's finalizer closes it, so it must not refer to the loader.
+    """
+
+    def __init__(self) -> None:
+        self._runner: Any = None
+        self._started_with: object = None  # what the data set looked like to the workers
+        self._ahead: int | None = None  # the epoch whose first batches are being made
+
+    def started(self, runner: AnyRunner, dataset: Any, *, keep: bool) -> None:
+        self._started_with = fingerprint(dataset)
+        self._ahead = None
+        self._runner = runner if keep else None
+
+    def park(self, runner: AnyRunner, ahead: int | None) -> None:
+        if self._runner is not None and self._runner is not runner:
+            self._runner.close()
+        self._runner, self._ahead = runner, ahead
+
+    def take(self, dataset: Any, persistent: bool) -> Any:
+        """The parked runner, if there is one and its workers' copies of the data set are good."""
+        runner = self._runner
+        if runner is None or runner.closed:
+            return None
+        if persistent:
+            return runner
+        self._runner = None
+        if fingerprint(dataset) != self._started_with:
+            runner.close()
+            return None
+        return runner
+
+    def is_ahead_at(self, position: Position) -> bool:
+        """Whether the runner taken last is at work on this position; if so, only once."""
+        ahead, self._ahead = self._ahead, None
+        return ahead == position.epoch and position.step == 0 and not position.ahead
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+        self._runner, self._ahead = None, None

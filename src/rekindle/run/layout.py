@@ -1,0 +1,202 @@
+"""How samples of equal shape lie in a batch's memory, so that workers can write each to its own row.
+
+This is torch's `default_collate` for the common cases (tensors, arrays, numbers, strings, and tuples, lists,
+named tuples and dicts of them), without the step in between: a sample goes from where the data set made it
+straight to its place in the batch. What is not described here goes through the collate function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+_ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
+
+
+class MismatchError(Exception):
+    """A sample does not look like the one that the layout was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor of the batch: what a sample's part of it looks like.
+
+    `source` is the type that the data set gives. Strings and bytes have no `dtype` and stay objects.
+    """
+
+    source: type
+    dtype: torch.dtype | None
+    shape: tuple[int, ...] = ()
+
+    def nbytes(self, rows: int) -> int:
+        if self.dtype is None:
+            return 0
+        return rows * self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A tuple, list, named tuple or dict of parts; `keys` are set for a dict."""
+
+    source: type
+    keys: tuple[Any, ...] | None
+    parts: tuple[Spec, ...]
+
+
+Spec: TypeAlias = Leaf | Branch
+
+
+def describe(sample: Any) -> Spec | None:
+    """What a sample looks like, or None if it has a part that only the collate function understands."""
+    kind = type(sample)
+    if kind in _LEAVES:
+        return _LEAVES[kind](sample)
+    if isinstance(sample, np.number | np.bool_):
+        return _array_leaf(kind, np.asarray(sample))
+    if kind is dict:
+        parts = [describe(part) for part in sample.values()]
+        branch_keys: tuple[Any, ...] | None = tuple(sample)
+    elif kind in (tuple, list) or (isinstance(sample, tuple) and hasattr(sample, "_fields")):
+        parts = [describe(part) for part in sample]
+        branch_keys = None
+    else:
+        return None
+    if any(part is None for part in parts):
+        return None
+    return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
+
+
+def _tensor_leaf(sample: torch.Tensor) -> Leaf | None:
+    plain = sample.layout is torch.strided and not sample.is_quantized and not sample.is_nested
+    if not plain or sample.device.type != "cpu" or sample.requires_grad or sample.is_conj() or sample.is_neg():
+        return None
+    return Leaf(torch.Tensor, sample.dtype, tuple(sample.shape))
+
+
+def _array_leaf(source: type, sample: NDArray[Any]) -> Leaf | None:
+    try:
+        dtype = torch.from_numpy(np.empty(0, dtype=sample.dtype)).dtype
+    except (TypeError, ValueError):
+        return None
+    return Leaf(source, dtype, sample.shape)
+
+
+_LEAVES: dict[type, Callable[[Any], Leaf | None]] = {
+    torch.Tensor: _tensor_leaf,
+    np.ndarray: lambda sample: _array_leaf(np.ndarray, sample),
+    bool: lambda _: Leaf(bool, torch.bool),
+    int: lambda _: Leaf(int, torch.int64),
+    float: lambda _: Leaf(float, torch.float64),
+    str: lambda _: Leaf(str, None),
+    bytes: lambda _: Leaf(bytes, None),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each leaf of a batch of up to `rows` samples lies in its memory."""
+
+    spec: Spec
+    rows: int
+    leaves: tuple[Leaf, ...] = field(init=False)
+    offsets: tuple[int, ...] = field(init=False)
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        leaves = tuple(_leaves(self.spec))
+        offsets, end = [], 0
+        for leaf in leaves:
+            offsets.append(end)
+            end += -(-leaf.nbytes(self.rows) // _ALIGNMENT) * _ALIGNMENT
+        object.__setattr__(self, "leaves", leaves)
+        object.__setattr__(self, "offsets", tuple(offsets))
+        object.__setattr__(self, "nbytes", max(end, _ALIGNMENT))
+
+    def tensors(self, memory: NDArray[np.uint8], rows: int) -> list[torch.Tensor | None]:
+        """The leaves as tensors on `memory`, cut to the first `rows`; None for strings."""
+        tensors: list[torch.Tensor | None] = []
+        for leaf, offset in zip(self.leaves, self.offsets, strict=True):
+            size = leaf.nbytes(rows)
+            if leaf.dtype is None:
+                tensors.append(None)
+            elif size == 0:
+                tensors.append(torch.empty((rows, *leaf.shape), dtype=leaf.dtype))
+            else:
+                flat = torch.from_numpy(memory[offset : offset + size]).view(leaf.dtype)
+                tensors.append(flat.view(rows, *leaf.shape))
+        return tensors
+
+
+def _leaves(spec: Spec) -> list[Leaf]:
+    if isinstance(spec, Leaf):
+        return [spec]
+    return [leaf for part in spec.parts for leaf in _leaves(part)]
+
+
+def columns(samples: Sequence[Any], spec: Spec) -> list[Sequence[Any]]:
+    """The samples leaf by leaf; MismatchError if one is not built as `spec` says."""
+    if isinstance(spec, Leaf):
+        return [samples]
+    for sample in samples:
+        if type(sample) is not spec.source or len(sample) != len(spec.parts):
+            raise MismatchError
+    found: list[Sequence[Any]] = []
+    try:
+        for number, part in enumerate(spec.parts):
+            key = number if spec.keys is None else spec.keys[number]
+            found += columns([sample[key] for sample in samples], part)
+    except KeyError as error:
+        raise MismatchError from error
+    return found
+
+
+def write(leaf: Leaf, column: Sequence[Any], rows: torch.Tensor) -> None:
+    """Put one column of samples into its rows; MismatchError if one is of another type or shape."""
+    if leaf.source is np.ndarray:
+        target = rows.numpy()
+        shape, dtype = target.shape[1:], target.dtype
+        for row, value in enumerate(column):
+            if type(value) is not np.ndarray or value.shape != shape or value.dtype != dtype:
+                raise MismatchError
+            target[row] = value
+        return
+    if any(type(value) is not leaf.source for value in column):
+        raise MismatchError
+    if leaf.source is torch.Tensor:
+        if any(value.dtype != leaf.dtype or value.shape != leaf.shape for value in column):
+            raise MismatchError
+        torch.stack(list(column), out=rows)
+        return
+    try:
+        rows.numpy()[:] = column
+    except OverflowError as error:  # An integer of more than 64 bits: torch's own message is best.
+        raise MismatchError from error
+
+
+def check_objects(leaf: Leaf, column: Sequence[Any]) -> list[Any]:
+    """A column of strings, which stay what they are; MismatchError if one is of another type."""
+    if any(type(value) is not leaf.source for value in column):
+        raise MismatchError
+    return list(column)
+
+
+def assemble(spec: Spec, leaves: list[Any]) -> Any:
+    """The batch as `default_collate` would give it, from its leaves in order (which are used up)."""
+    if isinstance(spec, Leaf):
+        return leaves.pop(0)
+    parts = [assemble(part, leaves) for part in spec.parts]
+    if spec.keys is not None:
+        return dict(zip(spec.keys, parts, strict=True))
+    # As torch has it: strings of a sequence come as a tuple, those of a dict as a list; a tuple of parts
+    # becomes a list, a named tuple stays one.
+    parts = [tuple(part) if _is_text(of) else part for part, of in zip(parts, spec.parts, strict=True)]
+    return spec.source(*parts) if hasattr(spec.source, "_fields") else parts
+
+
+def _is_text(spec: Spec) -> bool:
+    return isinstance(spec, Leaf) and spec.dtype is None

@@ -1,0 +1,132 @@
+"""The memory that batches are written to: anonymous, shared, reused when the last tensor on it is gone.
+
+A slot is a memory file without a name (`memfd`), so there is nothing to clean up after a crash and the size
+of `/dev/shm` does not matter. Its pages are reserved when it is made: a lack of memory is an error here, and
+never a bus error in a worker.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+import weakref
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.available import available_memory
+from rekindle.errors import OutOfMemoryError
+
+_PAGE = mmap.PAGESIZE
+
+
+class Slot:
+    """One piece of shared memory; `array` is its bytes."""
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        self.number = number
+        self.nbytes = -(-nbytes // _PAGE) * _PAGE
+        self.fd = _anonymous_file(self.nbytes)
+        self.array = map_slot(self.fd, self.nbytes)
+
+    def close(self) -> None:
+        """Let go of the memory; batches that are still held keep their own hold on it."""
+        os.close(self.fd)
+        del self.array
+
+
+def map_slot(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    """The bytes of a slot, in whichever process has its descriptor."""
+    return np.frombuffer(mmap.mmap(fd, nbytes), dtype=np.uint8)
+
+
+def _anonymous_file(nbytes: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("rekindle", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, nbytes)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            raise
+        raise OutOfMemoryError(
+            f"no memory for a batch of {nbytes / 2**20:.1f} MiB: {error.strerror}. Lower batch_size, "
+            "prefetch_factor or num_workers, or raise the memory limit of this process."
+        ) from error
+    return fd
+
+
+class SlotPool:
+    """Slots that are free, and the rule by which they come back: when nobody refers to them."""
+
+    def __init__(self) -> None:
+        self._free: deque[Slot] = deque()
+        self._all: dict[int, Slot] = {}
+        self._made = 0
+        self.leased = 0
+        self.closed = False
+
+    def take(self, nbytes: int) -> Slot:
+        """A slot of at least `nbytes`: a free one, or a new one."""
+        for _ in range(len(self._free)):
+            slot = self._free.popleft()
+            if slot.nbytes >= nbytes:
+                return slot
+            self._drop(slot)  # Batches have grown: a larger slot takes its place.
+        slot = Slot(self._made, nbytes)
+        self._made += 1
+        self._all[slot.number] = slot
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Free a slot that no batch was made of."""
+        if self.closed:
+            self._drop(slot)
+        else:
+            self._free.append(slot)
+
+    def lease(self, slot: Slot) -> NDArray[np.uint8]:
+        """The slot's bytes for a batch; the slot is free again when no tensor refers to them."""
+        array = slot.array.view()
+        # NumPy would make views of a view refer to the outermost array; a memoryview in between stops it.
+        lease = np.frombuffer(memoryview(array), dtype=np.uint8)
+        self.leased += 1
+        weakref.finalize(lease, self._end_lease, slot).atexit = False
+        return lease
+
+    def _end_lease(self, slot: Slot) -> None:
+        self.leased -= 1
+        self.give_back(slot)
+
+    def _drop(self, slot: Slot) -> None:
+        del self._all[slot.number]
+        slot.close()
+
+    def has(self, number: int) -> bool:
+        """Whether a slot still exists; the workers' status has a negative number and always does."""
+        return number < 0 or number in self._all
+
+    def close(self) -> None:
+        """Free all that is free now; what is leased follows when its lease ends."""
+        self.closed = True
+        while self._free:
+            self._drop(self._free.popleft())
+
+
+def check_room(nbytes: int, count: int) -> None:
+    """Raise OutOfMemoryError now if `count` slots of `nbytes` will not fit later."""
+    left = available_memory()
+    if left is not None and nbytes * count > left:
+        raise OutOfMemoryError(
+            f"{count} batches of {nbytes / 2**20:.1f} MiB are to be in flight, "
+            f"{nbytes * count / 2**20:.0f} MiB in all, and {left / 2**20:.0f} MiB of memory are available. "
+            "Lower batch_size, prefetch_factor or num_workers."
+        )

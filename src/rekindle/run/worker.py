@@ -1,0 +1,341 @@
+"""What a worker does, be it a process or a thread: take a unit, load it, put it into its slot, say so."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch._utils import ExceptionWrapper
+
+from rekindle.run import codec, layout
+from rekindle.run.load import Failure, SampleLoader, Wanted
+from rekindle.run.messages import (
+    Arrange,
+    Begin,
+    Cancel,
+    Described,
+    Done,
+    Forget,
+    Need,
+    Place,
+    SampleError,
+    Spent,
+    Unit,
+)
+
+# A batch smaller than this goes through the pipe: cheaper than a slot.
+_SMALL = 2048
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker has to know about the loader. `batched` is false for `batch_size=None`."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    batched: bool
+    drop_last: bool
+    stop_at_failure: bool
+    skip_failures: bool
+    workers: int
+    worker_init_fn: Callable[[int], None] | None
+
+
+class Channel(Protocol):
+    """A worker's end of the line to the engine."""
+
+    slots: dict[int, NDArray[np.uint8]]
+
+    def receive(self) -> Any:
+        """The next message, waiting for it; None when there will be no more."""
+
+    def waiting(self) -> bool:
+        """Whether a message is there already."""
+
+    def send(self, message: Any) -> None:
+        """Tell the engine."""
+
+
+class Worker:
+    """One worker; `serve` runs until the engine closes the line."""
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        channel: Channel,
+        loader: SampleLoader,
+        asked_which_worker: Callable[[], bool] = lambda: False,
+        begin: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._job, self._number, self._channel, self._loader = job, number, channel, loader
+        self._asked_which_worker = asked_which_worker
+        self._begin = begin
+        self._inbox: deque[Unit] = deque()
+        self._placed: dict[tuple[int, int], int] = {}
+        self._cancelled_before = 0
+        self._layout: layout.Layout | None = None
+        self._rows: dict[int, list[torch.Tensor | None]] = {}
+        self._iterator: Iterator[Any] | None = None
+        self._idle = self._collate = 0.0
+        self._nbytes = 0
+
+    def serve(self) -> None:
+        """Carry out units until there are no more."""
+        while self._fill_inbox():
+            unit = self._inbox.popleft()
+            if unit.ticket < self._cancelled_before:
+                self._send_done(unit, cancelled=True)
+                continue
+            try:
+                _WORK[unit.kind](self, unit)
+            except _CancelledError:
+                self._send_done(unit, cancelled=True)
+            except Exception as error:
+                self._send_done(unit, errors=(self._sample_error(error, -1, unit),))
+
+    # Messages.
+
+    def _fill_inbox(self) -> bool:
+        """Read all messages that are there; wait for one if there is nothing to do."""
+        while self._channel.waiting() or not self._inbox:
+            if not self._read():
+                return False
+        return True
+
+    def _read(self) -> bool:
+        started = time.perf_counter()
+        message = self._channel.receive()
+        self._idle += time.perf_counter() - started
+        match message:
+            case None:
+                return False
+            case Unit():
+                self._inbox.append(message)
+            case Place(ticket, part, slot):
+                self._placed[ticket, part] = slot
+            case Arrange(arrangement):
+                self._layout = arrangement
+                self._rows.clear()
+            case Cancel(before):
+                self._cancelled_before = max(before, self._cancelled_before)
+            case Forget(slots):
+                for slot in slots:
+                    self._rows.pop(slot, None)
+                    self._channel.slots.pop(slot, None)
+            case Begin(base_seed, skip, batch_size):
+                self._start_stream(base_seed, skip, batch_size)
+        return True
+
+    def _slot(self, unit: Unit) -> int:
+        """The unit's slot, which the engine may still have to choose."""
+        if unit.slot is not None:
+            return unit.slot
+        while (unit.ticket, unit.part) not in self._placed:
+            if unit.ticket < self._cancelled_before or not self._read():
+                raise _CancelledError
+        return self._placed.pop((unit.ticket, unit.part))
+
+    def _send_done(self, unit: Unit, samples: int = 0, **result: Any) -> None:
+        spent = Spent(samples, self._loader.seconds, self._collate, self._idle, self._nbytes)
+        self._loader.seconds = self._collate = self._idle = 0.0
+        self._nbytes = 0
+        self._channel.send(Done(unit.ticket, unit.part, spent, **result))
+
+    # Rows: every sample straight to its place.
+
+    def _do_rows(self, unit: Unit) -> None:
+        job, wanted = self._job, _wanted(unit)
+        if self._layout is None and unit.slot is None:
+            # Tell what the first sample looks like while the others are made.
+            samples = self._load(_cut(wanted, slice(0, 1)), unit)
+            described = self._describe(unit, samples)
+            if described or not job.stop_at_failure:
+                samples += self._load(_cut(wanted, slice(1, None)), unit)
+                described = described or self._describe(unit, samples)
+        else:
+            samples = self._load(wanted, unit)
+            described = True
+        errors = self._errors(samples, unit)
+        if not described or (errors and job.stop_at_failure):
+            self._send_done(unit, errors=errors)
+            return
+        slot = self._slot(unit)
+        started = time.perf_counter()
+        objects, mismatch = None, False
+        try:
+            objects = self._write_rows(samples, unit.start, slot)
+        except layout.MismatchError:
+            mismatch = True
+        self._collate += time.perf_counter() - started
+        good = len(samples) - len(errors)
+        self._send_done(unit, good, objects=objects, errors=errors, mismatch=mismatch)
+
+    def _load(self, wanted: Wanted, unit: Unit) -> list[Any]:
+        return self._loader.load(
+            wanted, stop_at_failure=self._job.stop_at_failure, careful=unit.careful
+        )
+
+    def _describe(self, unit: Unit, samples: list[Any]) -> bool:
+        """Tell the engine what samples look like; false if none could be made yet."""
+        for sample in samples:
+            if type(sample) is not Failure:
+                spec = layout.describe(sample)
+                asked = self._asked_which_worker()
+                self._channel.send(Described(unit.ticket, unit.part, spec, asked))
+                return True
+        return False
+
+    def _write_rows(self, samples: list[Any], start: int, slot: int) -> list[list[Any]]:
+        """Write what did not fail; returns the columns of strings."""
+        assert self._layout is not None
+        if slot not in self._rows:
+            memory = self._channel.slots[slot]
+            self._rows[slot] = self._layout.tensors(memory, self._layout.rows)
+        objects: list[list[Any]] = []
+        runs = _runs_of_good(samples)
+        for begin, end in runs:
+            made = layout.columns(samples[begin:end], self._layout.spec)
+            strings = []
+            for leaf, column, tensor in zip(
+                self._layout.leaves, made, self._rows[slot], strict=True
+            ):
+                if tensor is None:
+                    strings.append(layout.check_objects(leaf, column))
+                    continue
+                rows = tensor[start + begin : start + end]
+                layout.write(leaf, column, rows)
+                self._nbytes += rows.nbytes
+            objects = [a + b for a, b in zip(objects, strings, strict=True)] if objects else strings
+        return objects
+
+    # Batches: whatever the collate function makes of the samples.
+
+    def _do_batch(self, unit: Unit) -> None:
+        job, loader = self._job, self._loader
+        wanted = _wanted(unit)
+        errors: tuple[SampleError, ...] = ()
+        if not job.batched:
+            made = loader.load(wanted, stop_at_failure=True, careful=unit.careful)
+            errors, samples = self._errors(made, unit), made[0]
+        elif job.stop_at_failure and getattr(job.dataset, "__getitems__", None):
+            samples = loader.load_together(wanted)
+        else:
+            made = self._load(wanted, unit)
+            errors = self._errors(made, unit)
+            samples = [sample for sample in made if type(sample) is not Failure]
+        if errors and not (job.skip_failures and job.batched and samples):
+            self._send_done(unit, errors=errors)
+            return
+        batch = loader.call(job.collate_fn, wanted, samples)
+        self._ship(unit, batch, errors)
+
+    def _ship(self, unit: Unit, batch: Any, errors: tuple[SampleError, ...] = ()) -> None:
+        started = time.perf_counter()
+        encoded = codec.encode(batch)
+        nbytes = self._nbytes = encoded.nbytes
+        if nbytes <= _SMALL:
+            memory = np.empty(nbytes, dtype=np.uint8)
+            result = {"sizes": encoded.pack(memory), "packed": memory.tobytes()}
+        else:
+            if unit.slot is None or self._channel.slots[unit.slot].nbytes < nbytes:
+                self._channel.send(Need(unit.ticket, unit.part, nbytes))
+                unit = unit._replace(slot=None)
+            result = {"sizes": encoded.pack(self._channel.slots[self._slot(unit)])}
+        self._collate += time.perf_counter() - started
+        self._send_done(unit, len(unit.indices) - len(errors), errors=errors, **result)
+
+    # Streams: an iterable data set decides itself what is next.
+
+    def _start_stream(self, base_seed: int, skip: int, batch_size: int) -> None:
+        self._begin(base_seed)
+        self._iterator = iter(self._job.dataset)
+        for _ in range(skip * batch_size):
+            if next(self._iterator, _END) is _END:
+                break
+
+    def _do_stream(self, unit: Unit) -> None:
+        started = time.perf_counter()
+        samples = []
+        assert self._iterator is not None
+        for _ in unit.indices:
+            sample = next(self._iterator, _END)
+            if sample is _END:
+                break
+            samples.append(sample)
+        self._loader.seconds += time.perf_counter() - started
+        short = len(samples) < len(unit.indices)
+        if not samples or (short and self._job.drop_last):
+            self._send_done(unit, ended=True)
+            return
+        batch = self._job.collate_fn(samples if self._job.batched else samples[0])
+        self._ship(unit, batch)
+
+    # Errors.
+
+    def _errors(self, samples: list[Any], unit: Unit) -> tuple[SampleError, ...]:
+        return tuple(
+            self._sample_error(sample.error, unit.start + row, unit)
+            for row, sample in enumerate(samples)
+            if type(sample) is Failure
+        )
+
+    def _sample_error(self, error: Exception, row: int, unit: Unit) -> SampleError:
+        where = f"in DataLoader worker process {self._number}"
+        if row >= 0:
+            where += f", at sample {unit.indices[row - unit.start]!r}"
+        reason = traceback.format_exception_only(error)[-1].strip()
+        return SampleError(row, reason, wrap(error, where))
+
+
+def wrap(error: Exception, where: str) -> ExceptionWrapper:
+    """An exception with its traceback as text, fit to be sent to another process."""
+    wrapper = ExceptionWrapper((type(error), error, error.__traceback__), where=where)
+    try:
+        codec.encode(wrapper)
+    except Exception:  # The exception's class cannot be sent: its name is in the text all the same.
+        wrapper.exc_type = RuntimeError
+    return wrapper
+
+
+class _CancelledError(Exception):
+    """Nobody waits for this unit any more."""
+
+
+_END = object()
+_WORK: dict[str, Callable[[Worker, Unit], None]] = {
+    "rows": Worker._do_rows,
+    "batch": Worker._do_batch,
+    "stream": Worker._do_stream,
+}
+
+
+def _wanted(unit: Unit) -> Wanted:
+    ids = unit.indices if unit.ids is None else unit.ids
+    return Wanted(unit.seed, unit.epoch, unit.step, unit.indices, ids, unit.generations)
+
+
+def _cut(wanted: Wanted, rows: slice) -> Wanted:
+    turns = wanted.generations
+    return Wanted(
+        wanted.seed,
+        wanted.epoch,
+        wanted.step,
+        wanted.indices[rows],
+        wanted.ids[rows],
+        turns if isinstance(turns, int) else turns[rows],
+    )
+
+
+def _runs_of_good(samples: list[Any]) -> list[tuple[int, int]]:
+    """The stretches of samples that did not fail, as (begin, end)."""
+    bad = [row for row, sample in enumerate(samples) if type(sample) is Failure]
+    edges = [-1, *bad, len(samples)]
+    return [(a + 1, b) for a, b in zip(edges, edges[1:], strict=False) if a + 1 < b]

@@ -1,0 +1,7 @@
+"""How does a batch reach the model?"""
+
+from rekindle.ship.info import BatchInfo
+from rekindle.ship.pin import pinner
+from rekindle.ship.unpack import good_rows, unpack
+
+__all__ = ["BatchInfo", "good_rows", "pinner", "unpack"]
