@@ -73,7 +73,7 @@ def _options() -> argparse.Namespace:
 def _show(found: dict[str, Any], console: Console) -> None:
     console.print(f"[bold]{found['name']}[/]: {found['question']}")
     for comparison in found["comparisons"]:
-        console.print(table(comparison))
+        console.print(f"\n  {comparison['title']}", table(comparison), sep="\n", end="")
     console.print()
 
 

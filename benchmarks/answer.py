@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 YES, NO, UNSURE = "yes", "no", "within spread"
@@ -19,10 +20,11 @@ class Bar:
     sign: str
     limit: float
     unit: str = "×"  # a value's own unit otherwise
+    aim: bool = False  # hoped for rather than promised
 
     def __str__(self) -> str:
         limit = f"{self.limit:.1f}×" if self.unit == "×" else show(self.limit, self.unit)
-        return f"{self.sign} {limit}"
+        return f"{'aim ' if self.aim else ''}{self.sign} {limit}"
 
     def holds(self, median: float, rounds: Sequence[float]) -> str:
         """`yes` or `no` for the median; `within spread` if it misses where some round does not."""
@@ -91,21 +93,24 @@ def compare(
 
 
 def table(comparison: Mapping[str, Any]) -> Table:
-    """A table of a comparison that was made plain data with `dataclasses.asdict`."""
-    unit = comparison["unit"]
-    out = Table(title=comparison["title"], title_justify="left", title_style="none")
+    """Medians, ratios and bars of a comparison that `dataclasses.asdict` has made plain data."""
+    rows, unit = comparison["rows"], comparison["unit"]
+    with_ratios = len(rows) > 1
+    ratio_headings = ("ratio", "min–max") if with_ratios else ()
+    out = Table(box=SIMPLE_HEAD)
     out.add_column("contender")
-    for heading in ("median", "min – max", "ratio", "min – max", "bar", "holds"):
+    for heading in (unit, "min–max", *ratio_headings, "bar", "holds"):
         out.add_column(heading, justify="right")
-    for row in comparison["rows"]:
-        low, high = min(row["values"]), max(row["values"])
-        ratio = row["ratio"] is not None
+    for row in rows:
+        ratios = ("", "") if with_ratios else ()
+        if row["ratio"] is not None:
+            spread = f"{show(row['ratio_low'])}–{show(row['ratio_high'])}"
+            ratios = (f"{show(row['ratio'])}×", spread)
         out.add_row(
             row["contender"],
-            show(row["median"], unit),
-            f"{show(low)} – {show(high)}",
-            f"{row['ratio']:.2f}×" if ratio else "",
-            f"{row['ratio_low']:.2f} – {row['ratio_high']:.2f}" if ratio else "",
+            show(row["median"]),
+            f"{show(min(row['values']))}–{show(max(row['values']))}",
+            *ratios,
             "\n".join(row["bars"]),
             "\n".join(row["holds"]),
         )
@@ -113,10 +118,13 @@ def table(comparison: Mapping[str, Any]) -> Table:
 
 
 def show(value: float, unit: str = "") -> str:
-    """The value with three significant digits or all before the point, and its unit.
+    """The value with at least three significant digits, short enough for a table, and its unit.
 
-    >>> show(12345.6, "samples/s"), show(0.012345, "s")
-    ('12,346 samples/s', '0.0123 s')
+    >>> show(1234567), show(12345.6), show(0.012345, "s")
+    ('1,235k', '12,346', '0.0123 s')
     """
-    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if value >= 100_000:
+        number = f"{value / 1000:,.0f}k"
+    else:
+        number = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     return f"{number} {unit}".rstrip()

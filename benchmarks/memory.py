@@ -1,21 +1,25 @@
 """The memory of all processes together.
 
-Question: Does a loader with many workers take more memory than torch's, with a large Python data set?
+Question: Do many workers over a large Python data set take more memory than torch's do?
 
 Method: a data set that holds a list of 1,000,000 strings; 4 workers, forked, read one epoch of it,
 shuffled. After the last batch, while the workers are alive, the proportional set size (PSS: memory
 shared by n processes counts 1/n in each) of the process and all below it is added up, from
-`/proc/PID/smaps_rollup`. Each measurement runs in an interpreter of its own. Linux only.
+`/proc/PID/smaps_rollup`: in all, and without the pages of files, which are libraries. Each
+measurement runs in an interpreter of its own. Linux only.
 
     python -m benchmarks memory
 
 Reading: MB, less is better; the bar is torch's (≤ 1.0×). Forked workers share the list at first.
 But Python writes into an object when it is used (its reference count), so each worker that reads
-from all over the list ends up with a copy of the strings, about 100 MB.
+from all over the list ends up with a copy of the strings, about 100 MB. On a machine where other
+processes use torch too, look at the number without files: they share the libraries' pages, and when
+one of them starts or ends, the share that counts here changes by up to 150 MB.
 """
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from benchmarks.alternate import alternate
@@ -41,10 +45,11 @@ class ManyStrings:
         return len(self.names[index])
 
 
-def memory_after_an_epoch(loader: str) -> float:
+def memory_after_an_epoch(loader: str) -> dict[str, float]:
     """PSS in MB of this process and all below it, after the last batch of an epoch."""
     import psutil
 
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
     make = LOADERS[loader]
     settings = {"batch_size": BATCH_SIZE, "shuffle": True, "num_workers": WORKERS}
     batches = iter(make(ManyStrings(), multiprocessing_context="fork", **settings))
@@ -54,19 +59,20 @@ def memory_after_an_epoch(loader: str) -> float:
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     if len(processes) < 1 + WORKERS:
         raise RuntimeError(f"{loader}: {len(processes) - 1} workers are alive, not {WORKERS}.")
-    return sum(pss_bytes(process.pid) for process in processes) / 1e6
+    memory = [proportional_set_size(process.pid) for process in processes]
+    in_all, of_files = sum(m["Pss"] for m in memory), sum(m["Pss_File"] for m in memory)
+    return {"in all": in_all / 1e6, "without files": (in_all - of_files) / 1e6}
 
 
-def pss_bytes(pid: int) -> int:
-    """The proportional set size of a process, in bytes."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/{pid}/smaps_rollup has no line Pss.")
+def proportional_set_size(pid: int) -> dict[str, int]:
+    """The process's `Pss` in bytes, and its parts such as `Pss_File`."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    fields = [line.split() for line in lines if line.startswith("Pss")]
+    return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in fields}
 
 
 def measure(rounds: int, data: str | None) -> list[Comparison]:
-    """MB with each loader; `data` is not used."""
+    """MB with each loader, in all and without files; `data` is not used."""
     del data
     found = alternate(
         {
@@ -76,4 +82,12 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
         rounds,
     )
     title = f"PSS after an epoch; a list of {ENTRIES:,} strings, {WORKERS} workers"
-    return [compare(title, "MB", found, {"rekindle": [Bar("≤", 1.0)]})]
+    return [
+        compare(
+            f"{title}; {what}",
+            "MB",
+            {name: [memory[what] for memory in measured] for name, measured in found.items()},
+            {"rekindle": [Bar("≤", 1.0)]},
+        )
+        for what in ("in all", "without files")
+    ]

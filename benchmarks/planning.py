@@ -50,6 +50,6 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
         deque(BatchSampler(RandomSampler(range(SAMPLES)), BATCH_SIZE, drop_last=False), maxlen=0)
         return time.perf_counter() - start
 
-    found = alternate({"torch's samplers": samplers, "rekindle's plan": plan}, rounds)
+    found = alternate({"torch": samplers, "rekindle": plan}, rounds)
     title = f"an epoch of {SAMPLES:,} samples, shuffled; batch {BATCH_SIZE}"
-    return [compare(title, "s", found, {"rekindle's plan": [Bar("<", 1.0, "s")]})]
+    return [compare(title, "s", found, {"rekindle": [Bar("<", 1.0, "s")]})]

@@ -1,6 +1,6 @@
 """Small arrays in memory.
 
-Question: How much faster are small in-memory samples, where the loader's own work is most of the work?
+Question: How much faster are small samples, where the loader's own work is most of the work?
 
 Method: 50,000 arrays of 32×32×3 bytes (the size of CIFAR-10) and labels, from a plain Python
 `__getitem__`, batched by 128, by 2 workers of each loader; once as they are, and once flipped at

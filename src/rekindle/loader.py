@@ -12,7 +12,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
 from rekindle import keys, state
-from rekindle.choose import Orders, SamplerOrders, plan_epoch, planned_orders, stream_orders
+from rekindle.choose import Orders, SamplerOrders, planned_epochs, stream_orders
 from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
 from rekindle.iteration import EpochIterator
@@ -180,20 +180,17 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _planned(self, position: Position) -> Orders:
         """Our own order from here on: the next epoch follows without a pause."""
-        epoch, first_step, done = position.epoch, position.step, set(position.ahead)
-        while True:
-            plan = plan_epoch(
-                size=len(self.dataset),  # type: ignore[arg-type]
-                epoch=epoch,
-                seed=self.seed,
-                shuffle=self._order == "shuffled",
-                batch_size=self.batch_size or 1,
-                drop_last=self.drop_last,
-            )
-            for order in planned_orders(plan, first_step):
-                if getattr(order, "step", None) not in done:
-                    yield order
-            epoch, first_step, done = epoch + 1, 0, set()
+        dataset: Any = self.dataset  # The orders outlive this call, and must not keep the loader alive.
+        return planned_epochs(
+            lambda: len(dataset),
+            epoch=position.epoch,
+            first_step=position.step,
+            without=position.ahead,
+            seed=self.seed,
+            shuffle=self._order == "shuffled",
+            batch_size=self.batch_size or 1,
+            drop_last=self.drop_last,
+        )
 
     def _follow_sampler(self, position: Position) -> SamplerOrders:
         orders = SamplerOrders(

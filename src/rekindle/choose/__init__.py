@@ -1,6 +1,13 @@
 """Which samples, when, at what weight?"""
 
-from rekindle.choose.orders import BatchOrder, EndOfEpoch, Orders, planned_orders, stream_orders
+from rekindle.choose.orders import (
+    BatchOrder,
+    EndOfEpoch,
+    Orders,
+    planned_epochs,
+    planned_orders,
+    stream_orders,
+)
 from rekindle.choose.plan import EpochPlan, plan_epoch
 from rekindle.choose.samplers import SamplerOrders
 
@@ -11,6 +18,7 @@ __all__ = [
     "Orders",
     "SamplerOrders",
     "plan_epoch",
+    "planned_epochs",
     "planned_orders",
     "stream_orders",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.plan import EpochPlan
+from rekindle.choose.plan import EpochPlan, plan_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,34 @@ def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
             peers=plan.ids,
         )
     yield EndOfEpoch(plan.epoch)
+
+
+def planned_epochs(
+    size: Callable[[], int],
+    *,
+    epoch: int,
+    first_step: int,
+    without: Collection[int],
+    seed: int,
+    shuffle: bool,
+    batch_size: int,
+    drop_last: bool,
+) -> Orders:
+    """Epoch after epoch of plain plans, without end; the first from `first_step`, `without` some steps."""
+    done = set(without)
+    while True:
+        plan = plan_epoch(
+            size=size(),
+            epoch=epoch,
+            seed=seed,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            drop_last=drop_last,
+        )
+        for order in planned_orders(plan, first_step):
+            if isinstance(order, EndOfEpoch) or order.step not in done:
+                yield order
+        epoch, first_step, done = epoch + 1, 0, set()
 
 
 def stream_orders(epoch: int, batch_size: int | None) -> Orders:

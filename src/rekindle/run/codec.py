@@ -48,7 +48,8 @@ def encode(value: Any) -> Encoded:
     """A value of any type that can be sent to another process."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
-    _BatchPickler(file, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append).dump(value)
+    # Positional, because that is how multiprocessing's pickler hands its arguments on.
+    _BatchPickler(file, pickle.HIGHEST_PROTOCOL, True, buffers.append).dump(value)
     return Encoded(file.getvalue(), buffers)
 
 
@@ -75,10 +76,6 @@ def _end(sizes: list[int]) -> list[int]:
 
 class _BatchPickler(ForkingPickler):
     """Pickles plain tensors as arrays beside the stream; all else as multiprocessing does."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        pickle.Pickler.__init__(self, *args, **options)
-        self.dispatch_table = self._copyreg_dispatch.new_child(self._extra_reducers)  # type: ignore[attr-defined]
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):

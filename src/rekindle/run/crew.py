@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import selectors
 import signal
 import time
+import warnings
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -74,9 +76,16 @@ class ProcessCrew:
         )
         try:
             process.start()
-        except BaseException:
+        except BaseException as error:
             engine_ends.discard(ours)
             ours.close()
+            if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
+                warnings.warn(
+                    "Got pickle error when starting a worker process: with the start method "
+                    f"{self._context.get_start_method()!r} the data set, collate_fn and worker_init_fn must "
+                    "be picklable. Define them at the top of a module, or use the start method 'fork'.",
+                    stacklevel=2,
+                )
             raise
         finally:
             theirs.close()
@@ -176,7 +185,7 @@ class ProcessCrew:
         for member in self._members:
             self._selector.unregister(member.connection)
             member.close()
-        processes = self.processes
+        processes: list[Any] = self.processes
         for force, seconds in ((None, _GRACE), ("terminate", 0.3), ("kill", 5.0)):
             deadline = time.monotonic() + seconds
             for process in processes:
@@ -187,7 +196,6 @@ class ProcessCrew:
             processes = [process for process in processes if process.is_alive()]
             if not processes:
                 break
-        self._members.clear()
         self._selector.close()
         self._status_words.release()
         self._status.close()

@@ -71,7 +71,7 @@ class Engine:
         seed: int,
         window: int,
         rows: bool,
-        in_turn: bool,
+        whole: bool,
         stream: bool,
         in_order: bool,
         timeout: float,
@@ -81,7 +81,7 @@ class Engine:
         self.crew, self._pool, self._seed = crew, pool, seed
         self._window, self._in_order, self._timeout = window, in_order, timeout
         self._bad_samples, self._counters = bad_samples, counters
-        self._dealer = Dealer(crew.size, in_turn=in_turn)
+        self._dealer = Dealer(crew.size, whole=whole, in_order=in_order)
         self._kind: Kind = "stream" if stream else "rows" if rows else "batch"
         self._layout: Layout | None = None
         self._batch_nbytes = 0  # of packed batches, as far as known
@@ -180,10 +180,12 @@ class Engine:
     def _send_part(self, ticket: Ticket, number: int) -> None:
         part = ticket.parts[number]
         if part.worker < 0:
-            if ticket.kind == "stream":
+            if ticket.kind == "stream" and self._in_order:
                 part.worker = self._next_streaming()
             else:
-                part.worker = self._dealer.choose(ticket.order.step, part.stop - part.start)
+                able = self._streaming if ticket.kind == "stream" else range(self.crew.size)
+                samples = part.stop - part.start
+                part.worker = self._dealer.choose(ticket.order.step, samples, able)
         part.sent = self._parts_sent
         self._parts_sent += 1
         used = () if ticket.slot is None else (ticket.slot,)
@@ -222,9 +224,9 @@ class Engine:
         """Decide from the first sample how batches are made; tell everybody."""
         if self._layout is not None or self._kind != "rows":
             return
-        if spec is None or (asked_which_worker and not self._dealer.in_turn):
+        if spec is None or (asked_which_worker and not self._dealer.whole):
             self._kind = "rows" if spec is not None else "batch"
-            self._dealer.in_turn = self._dealer.in_turn or asked_which_worker
+            self._dealer.whole = self._dealer.whole or asked_which_worker
             self._start_over()
             return
         layout = Layout(spec, max(self._largest_batch, 1))
@@ -269,10 +271,7 @@ class Engine:
         counters.idle.add(spent.idle_seconds)
         if ticket.kind == "stream":
             self._made[worker] += not done.ended
-        else:
-            self._dealer.returned(
-                worker, part.stop - part.start, spent.samples, spent.load_seconds
-            )
+        self._dealer.returned(worker, part.stop - part.start, spent.samples, spent.load_seconds)
         part.done = True
         ticket.pending -= 1
         for error in done.errors:

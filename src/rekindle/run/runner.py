@@ -119,7 +119,7 @@ def start(work: Work) -> Any:
         seed=work.seed,
         window=work.window,
         rows=rows,
-        in_turn=work.worker_init_fn is not None,
+        whole=work.worker_init_fn is not None,
         stream=work.stream,
         in_order=work.in_order,
         timeout=work.timeout,

@@ -7,6 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,7 +84,8 @@ class Worker:
         self._cancelled_before = 0
         self._layout: layout.Layout | None = None
         self._rows: dict[int, list[torch.Tensor | None]] = {}
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[Any] = iter(())
+        self._stream_error: Exception | None = None
         self._idle = self._collate = 0.0
         self._nbytes = 0
 
@@ -256,20 +258,19 @@ class Worker:
 
     def _start_stream(self, base_seed: int, skip: int, batch_size: int) -> None:
         self._begin(base_seed)
-        self._iterator = iter(self._job.dataset)
-        for _ in range(skip * batch_size):
-            if next(self._iterator, _END) is _END:
-                break
+        try:
+            self._iterator = iter(self._job.dataset)
+            for _ in islice(self._iterator, skip * batch_size):
+                pass
+        except Exception as error:
+            self._stream_error = error
 
     def _do_stream(self, unit: Unit) -> None:
+        if self._stream_error is not None:
+            error, self._stream_error, self._iterator = self._stream_error, None, iter(())
+            raise error
         started = time.perf_counter()
-        samples = []
-        assert self._iterator is not None
-        for _ in unit.indices:
-            sample = next(self._iterator, _END)
-            if sample is _END:
-                break
-            samples.append(sample)
+        samples = list(islice(self._iterator, len(unit.indices)))
         self._loader.seconds += time.perf_counter() - started
         short = len(samples) < len(unit.indices)
         if not samples or (short and self._job.drop_last):
@@ -309,7 +310,6 @@ class _CancelledError(Exception):
     """Nobody waits for this unit any more."""
 
 
-_END = object()
 _WORK: dict[str, Callable[[Worker, Unit], None]] = {
     "rows": Worker._do_rows,
     "batch": Worker._do_batch,
