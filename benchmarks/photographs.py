@@ -48,8 +48,8 @@ def _unpacked(archive: Path) -> Path:
         with tarfile.open(archive) as tar:
             tar.extractall(unpacking, filter="data")
         unpacking.rename(folder)
-    except tarfile.ReadError as error:
-        raise ValueError(f"--data: {archive} is neither a folder nor a tar: {error}.") from error
+    except tarfile.ReadError:
+        raise ValueError(f"--data: {archive} is neither a folder nor a tar.") from None
     finally:
         shutil.rmtree(unpacking, ignore_errors=True)
     return folder

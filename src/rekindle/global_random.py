@@ -49,7 +49,7 @@ class _Python:
 
     def __init__(self) -> None:
         # CPython's object holds the position in the state, then the state: two words tell of any draw.
-        generator = random._inst  # type: ignore[attr-defined]
+        generator = random._inst
         self._peek = (ctypes.c_uint32 * 2).from_address(id(generator) + object.__basicsize__)
         self._can_peek = _moves_with(self._peek, random.Random.random, generator)
 
@@ -81,7 +81,7 @@ class _NumPy:
     name = "numpy"
 
     def __init__(self) -> None:
-        self._generator = np.random.get_bit_generator()
+        self._generator = np.random.mtrand.get_bit_generator()
         address = self._generator.ctypes.state_address
         self._position = ctypes.c_int.from_address(address + 4 * _WORDS)
         self._word = ctypes.c_uint32.from_address(address)
@@ -99,8 +99,8 @@ class _NumPy:
         np.random.set_state(state)
 
     def save_tensor(self) -> torch.Tensor:
-        _, words, *rest = np.random.get_state()
-        return torch.tensor([*words.tolist(), *rest], dtype=torch.float64)
+        state: Any = np.random.get_state()
+        return torch.tensor([*state[1].tolist(), *state[2:]], dtype=torch.float64)
 
     def restore_tensor(self, state: torch.Tensor) -> None:
         *words, position, has_gauss, gauss = state.tolist()
@@ -147,4 +147,4 @@ def seed_like_torch(base_seed: int, worker: int) -> None:
     """Seed all three as torch does in a worker that starts."""
     random.seed(base_seed + worker)
     torch.default_generator.manual_seed(base_seed + worker)
-    np.random.seed(_utils.worker._generate_state(base_seed, worker))
+    np.random.seed(_utils.worker._generate_state(base_seed, worker))  # type: ignore[no-untyped-call]

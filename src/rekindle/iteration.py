@@ -35,7 +35,7 @@ class EpochIterator:
         self._pin = pinner(loader.pin_memory, loader.pin_memory_device)
         self._ended = False
         self._yielded = 0
-        self._length_claimed = loader._IterableDataset_len_called
+        self._length_claimed: int | None = loader._IterableDataset_len_called
         # A pass that is dropped halfway takes its workers with it, unless they are to persist.
         self._drop = weakref.finalize(self, _abandon, runner, loader.persistent_workers)
 

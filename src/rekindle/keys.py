@@ -57,9 +57,7 @@ def _round_keys(key: int) -> NDArray[np.uint64]:
     return np.array([low, high], dtype=np.uint64).T.reshape(_ROUNDS, 2, 1)
 
 
-def seeds(
-    seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.SAMPLE
-) -> NDArray[np.uint64]:
+def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.SAMPLE) -> NDArray[np.uint64]:
     """One 64-bit seed for each of `samples`, in its turn (the epoch or the generation), for `step`."""
     ids = np.atleast_1d(np.asarray(samples, dtype=np.int64)).view(np.uint64)
     counters = np.empty((4, ids.size), dtype=np.uint64)
@@ -68,7 +66,8 @@ def seeds(
     counters[2] = turns
     counters[3] = step
     bits = philox4x32(counters, seed)
-    return bits[0] << _SHIFT | bits[1]
+    joined: NDArray[np.uint64] = bits[0] << _SHIFT | bits[1]
+    return joined
 
 
 def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:

@@ -43,6 +43,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     >>> loader = DataLoader(range(6), batch_size=4)
     >>> [batch.tolist() for batch in loader]
     [[0, 1, 2, 3], [4, 5]]
+
     """
 
     def __init__(
@@ -214,7 +215,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
                 drawn = int(keys.seeds(self.seed, 0, position.epoch, keys.Step.STREAM)[0] >> 1)
             else:
                 drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
-            position.stream = {"made": [0] * max(1, self.num_workers), "turn": 0, "base_seed": drawn}
+            position.stream = {
+                "made": [0] * max(1, self.num_workers),
+                "turn": 0,
+                "base_seed": drawn,
+            }
         return int(position.stream["base_seed"])
 
     def _park(self, runner: AnyRunner) -> None:
@@ -290,9 +295,7 @@ def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: b
         if value not in known:
             raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
     if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
-        raise ArgumentError(
-            f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}"
-        )
+        raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
     if stream and executor == "threads":
         raise ArgumentError(
             "executor='threads' does not go with an IterableDataset: threads share one copy of it. "

@@ -77,9 +77,7 @@ def load(state: dict[str, Any], identity: dict[str, Any]) -> tuple[Position, lis
             stream=copy.deepcopy(state["stream"]),
         )
         epochs, ids = state["bad_epochs"].tolist(), state["bad_ids"].tolist()
-        bad = [
-            BadSample(*one) for one in zip(epochs, ids, state["bad_reasons"], strict=True)
-        ]
+        bad = [BadSample(*one) for one in zip(epochs, ids, state["bad_reasons"], strict=True)]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StateError(f"the state cannot be read ({error!r}); was it cut short or edited?") from error
     return position, bad

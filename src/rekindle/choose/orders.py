@@ -41,9 +41,7 @@ class EndOfEpoch:
 Orders: TypeAlias = Iterator[BatchOrder | EndOfEpoch]
 
 
-def plain_order(
-    epoch: int, step: int, indices: list[Any], ids: NDArray[np.int64]
-) -> BatchOrder:
+def plain_order(epoch: int, step: int, indices: list[Any], ids: NDArray[np.int64]) -> BatchOrder:
     """A batch outside any plan: all of it fresh, all of weight 1."""
     return BatchOrder(
         epoch=epoch,

@@ -36,7 +36,7 @@ class Encoded:
     def pack(self, memory: NDArray[np.uint8]) -> list[int]:
         """Copy everything to `memory`; returns the sizes that `decode` needs."""
         sizes = self._sizes()
-        parts = [self.stream, *(buffer.raw() for buffer in self.buffers)]
+        parts: list[Any] = [self.stream, *(buffer.raw() for buffer in self.buffers)]
         for part, size, end in zip(parts, sizes, _end(sizes), strict=True):
             if size:
                 start = end - _round_up(size)
@@ -59,7 +59,7 @@ def decode(memory: NDArray[np.uint8], sizes: list[int]) -> Any:
     for size, end in zip(sizes, _end(sizes), strict=True):
         start = end - _round_up(size)
         parts.append(memory[start : start + size])
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return pickle.loads(parts[0].data, buffers=parts[1:])
 
 
 def _round_up(size: int) -> int:
@@ -93,9 +93,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _tensor(
-    flat: NDArray[np.uint8] | None, dtype: torch.dtype, shape: tuple[int, ...]
-) -> torch.Tensor:
+def _tensor(flat: NDArray[np.uint8] | None, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if flat is None:
         return torch.empty(shape, dtype=dtype)
     return torch.from_numpy(flat).view(dtype).view(shape)

@@ -40,14 +40,12 @@ class _Member:
 class ProcessCrew:
     """Worker processes with numbers from 0 on; a dead one's number goes to its replacement."""
 
-    def __init__(
-        self, job: Job, base_seed: int, context: BaseContext | None, pool: SlotPool
-    ) -> None:
+    def __init__(self, job: Job, base_seed: int, context: BaseContext | None, pool: SlotPool) -> None:
         self.size = job.workers
         self._job, self._base_seed, self._pool = job, base_seed, pool
         self._context: Any = context or multiprocessing.get_context()
         self._status = Slot(-1, 8 * self.size)
-        self._status_words = memoryview(self._status.array).cast("q")
+        self._status_words = self._status.array.data.cast("q")
         self._selector = selectors.DefaultSelector()
         self._last_check = time.monotonic()
         self._members: list[_Member] = []

@@ -215,7 +215,7 @@ class Engine:
                     self._failed_starts[worker] = 0
                 case StartFailed(wrapper):
                     self.close()
-                    wrapper.reraise()
+                    wrapper.reraise()  # type: ignore[no-untyped-call]
                 case Death():
                     self._counters.replaced_workers += 1
                     self._send_again(worker, message)
@@ -383,7 +383,7 @@ class Engine:
             return
         self.close()
         row = part.start + death.row
-        if 0 <= death.row and row < part.stop:
+        if death.row >= 0 and row < part.stop:
             culprit = f"sample {ticket.indices[row]!r}"
         else:
             culprit = f"one of the samples {ticket.indices[part.start : part.stop]!r}"
@@ -418,17 +418,15 @@ class Engine:
         self._finished.remove(ticket)
         return self._deliver(ticket)
 
-    def _deliver(self, ticket: Ticket) -> Filled | None:
+    def _deliver(self, ticket: Ticket) -> Filled | EndOfEpoch | None:
         bad = sorted(ticket.errors)
         if bad:
             error = ticket.errors[bad[0]]
             if bad[0] < 0 or self._bad_samples.on_error == "raise":
                 self._free(ticket)
-                error.wrapper.reraise()
+                error.wrapper.reraise()  # type: ignore[no-untyped-call]
             for row in bad:
-                found = BadSample(
-                    ticket.order.epoch, int(ticket.ids[row]), ticket.errors[row].reason
-                )
+                found = BadSample(ticket.order.epoch, int(ticket.ids[row]), ticket.errors[row].reason)
                 ticket.bad.append(found)
         for found in ticket.bad:
             self._bad_samples.note(found, ticket.order)

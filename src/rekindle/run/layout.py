@@ -73,7 +73,13 @@ def describe(sample: Any) -> Spec | None:
 
 def _tensor_leaf(sample: torch.Tensor) -> Leaf | None:
     plain = sample.layout is torch.strided and not sample.is_quantized and not sample.is_nested
-    if not plain or sample.device.type != "cpu" or sample.requires_grad or sample.is_conj() or sample.is_neg():
+    if (
+        not plain
+        or sample.device.type != "cpu"
+        or sample.requires_grad
+        or sample.is_conj()
+        or sample.is_neg()
+    ):
         return None
     return Leaf(torch.Tensor, sample.dtype, tuple(sample.shape))
 
@@ -138,14 +144,14 @@ def _leaves(spec: Spec) -> list[Leaf]:
     return [leaf for part in spec.parts for leaf in _leaves(part)]
 
 
-def columns(samples: Sequence[Any], spec: Spec) -> list[Sequence[Any]]:
+def columns(samples: list[Any], spec: Spec) -> list[list[Any]]:
     """The samples leaf by leaf; MismatchError if one is not built as `spec` says."""
     if isinstance(spec, Leaf):
         return [samples]
     for sample in samples:
         if type(sample) is not spec.source or len(sample) != len(spec.parts):
             raise MismatchError
-    found: list[Sequence[Any]] = []
+    found: list[list[Any]] = []
     try:
         for number, part in enumerate(spec.parts):
             key = number if spec.keys is None else spec.keys[number]

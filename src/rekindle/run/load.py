@@ -26,7 +26,6 @@ class _MadeInVainError(Exception):
     """A generator that was not seeded has moved: what was made with it has to be made again."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Samples to load: what the data set is asked for, and what their randomness is keyed by."""
@@ -82,7 +81,7 @@ class SampleLoader:
                 dataset = self.dataset
                 try:
                     return [dataset[index] for index in wanted.indices]
-                except Exception:  # noqa: S110 - found again, with its row, in what follows
+                except Exception:  # Found again, with its row, in what follows.
                     pass
             return self._one_by_one(wanted, marks, stop_at_failure)
 
@@ -90,9 +89,7 @@ class SampleLoader:
         self.seconds += time.perf_counter() - started
         return samples
 
-    def _one_by_one(
-        self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool
-    ) -> list[Any]:
+    def _one_by_one(self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool) -> list[Any]:
         seeds = self._seeds(wanted)
         samples: list[Any] = []
         for row, index in enumerate(wanted.indices):

@@ -75,9 +75,7 @@ class NoticingWorkerInfo(_utils.worker.WorkerInfo):
         return super().__getattribute__(name)
 
 
-def run_worker(
-    job: Job, number: int, connection: Connection, base_seed: int, parent: int | None
-) -> None:
+def run_worker(job: Job, number: int, connection: Connection, base_seed: int, parent: int | None) -> None:
     """What a worker process runs from its start to its end."""
     for end in engine_ends:
         end.close()
@@ -100,7 +98,7 @@ def run_worker(
         return
     channel.send(Ready())
     NoticingWorkerInfo.asked = False
-    words = memoryview(status).cast("q")
+    words = status.data.cast("q")
 
     def watch(row: int) -> None:
         words[number] = row
@@ -151,6 +149,7 @@ def _stack_without_shared_memory() -> None:
 def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     info, _utils.worker._worker_info = _utils.worker._worker_info, None
     try:
-        return _utils.collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        stacked: torch.Tensor = _utils.collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return stacked
     finally:
         _utils.worker._worker_info = info

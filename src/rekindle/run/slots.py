@@ -95,9 +95,8 @@ class SlotPool:
 
     def lease(self, slot: Slot) -> NDArray[np.uint8]:
         """The slot's bytes for a batch; the slot is free again when no tensor refers to them."""
-        array = slot.array.view()
-        # NumPy would make views of a view refer to the outermost array; a memoryview in between stops it.
-        lease = np.frombuffer(memoryview(array), dtype=np.uint8)
+        # NumPy makes views of a view refer to the array at the bottom; the memoryview in between stops that.
+        lease = np.frombuffer(slot.array.data, dtype=np.uint8)
         self.leased += 1
         weakref.finalize(lease, self._end_lease, slot).atexit = False
         return lease

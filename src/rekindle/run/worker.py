@@ -7,7 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -181,9 +181,7 @@ class Worker:
         self._send_done(unit, good, objects=objects, errors=errors, mismatch=mismatch)
 
     def _load(self, wanted: Wanted, unit: Unit) -> list[Any]:
-        return self._loader.load(
-            wanted, stop_at_failure=self._job.stop_at_failure, careful=unit.careful
-        )
+        return self._loader.load(wanted, stop_at_failure=self._job.stop_at_failure, careful=unit.careful)
 
     def _describe(self, unit: Unit, samples: list[Any]) -> bool:
         """Tell the engine what samples look like; false if none could be made yet."""
@@ -206,9 +204,7 @@ class Worker:
         for begin, end in runs:
             made = layout.columns(samples[begin:end], self._layout.spec)
             strings = []
-            for leaf, column, tensor in zip(
-                self._layout.leaves, made, self._rows[slot], strict=True
-            ):
+            for leaf, column, tensor in zip(self._layout.leaves, made, self._rows[slot], strict=True):
                 if tensor is None:
                     strings.append(layout.check_objects(leaf, column))
                     continue
@@ -298,7 +294,8 @@ class Worker:
 
 def wrap(error: Exception, where: str) -> ExceptionWrapper:
     """An exception with its traceback as text, fit to be sent to another process."""
-    wrapper = ExceptionWrapper((type(error), error, error.__traceback__), where=where)
+    told = (type(error), error, error.__traceback__)
+    wrapper = ExceptionWrapper(told, where=where)  # type: ignore[no-untyped-call]
     try:
         codec.encode(wrapper)
     except Exception:  # The exception's class cannot be sent: its name is in the text all the same.
@@ -338,4 +335,4 @@ def _runs_of_good(samples: list[Any]) -> list[tuple[int, int]]:
     """The stretches of samples that did not fail, as (begin, end)."""
     bad = [row for row, sample in enumerate(samples) if type(sample) is Failure]
     edges = [-1, *bad, len(samples)]
-    return [(a + 1, b) for a, b in zip(edges, edges[1:], strict=False) if a + 1 < b]
+    return [(a + 1, b) for a, b in pairwise(edges) if a + 1 < b]

@@ -39,4 +39,4 @@ def pinner(pin_memory: bool, device: str) -> Callable[[Any], Any] | None:
         )
         return None
     kind = accelerator.type
-    return lambda batch: _utils.pin_memory.pin_memory(batch, kind)
+    return lambda batch: _utils.pin_memory.pin_memory(batch, kind)  # type: ignore[no-untyped-call]

@@ -43,9 +43,7 @@ class Report:
     bad_samples: list[BadSample]
 
     @classmethod
-    def of(
-        cls, counters: Counters, *, workers: int, executor: str, bad_samples: list[BadSample]
-    ) -> Report:
+    def of(cls, counters: Counters, *, workers: int, executor: str, bad_samples: list[BadSample]) -> Report:
         """The report on what these counters say now."""
         return cls(
             stages={name: getattr(counters, name) for name in _STAGES},
@@ -144,9 +142,7 @@ def _page(summary: str, rows: list[tuple[str, str, str, str]], bad: list[BadSamp
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    found = "".join(
-        f"<li>sample {one.id}, epoch {one.epoch}: {html.escape(one.reason)}</li>" for one in bad
-    )
+    found = "".join(f"<li>sample {one.id}, epoch {one.epoch}: {html.escape(one.reason)}</li>" for one in bad)
     listed = f"<h2>Bad samples</h2><ul>{found}</ul>" if bad else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Rekindle report</title>"
