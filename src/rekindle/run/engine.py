@@ -18,12 +18,12 @@ from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.counters import Counters
 from rekindle.errors import LoaderTimeout, WorkerError
 from rekindle.run import slots
-from rekindle.run.bad_samples import BadSample, BadSamples, substitute
+from rekindle.run.bad_samples import BadSamples
+from rekindle.run.blame import Blame
 from rekindle.run.dealing import Dealer
 from rekindle.run.layout import Layout, Spec
 from rekindle.run.messages import (
     Arrange,
-    Begin,
     Cancel,
     Death,
     Described,
@@ -34,10 +34,10 @@ from rekindle.run.messages import (
     Ready,
     StartFailed,
 )
+from rekindle.run.streams import Streams
 from rekindle.run.tickets import Filled, Part, Ticket
 
 _HEARTBEAT = 0.5  # seconds: how long to wait for workers before looking after them
-_MOST_DEATHS = 3
 _HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
 
 
@@ -91,14 +91,9 @@ class Engine:
         self._tickets: dict[int, Ticket] = {}  # those with parts at work
         self._cancelled: set[int] = set()
         self._issued = self._parts_sent = 0
-        self._failed_starts = [0] * crew.size
-        self._started = [False] * crew.size
         self._largest_batch = 0
-        # Streams: who still has samples, whose turn it is, how many batches each has made.
-        self._streaming: list[int] = []
-        self._turn = 0
-        self._begin = Begin(0, 0, 0)
-        self._made = [0] * crew.size
+        self._streams = Streams(crew.size)
+        self._blame = Blame(crew.size)
         self.closed = False
 
     def begin(self, orders: Orders) -> None:
@@ -112,10 +107,9 @@ class Engine:
     ) -> None:
         """The same for an iterable data set, of which worker `n` has made `made[n]` batches already."""
         self._drop_line()
-        self._streaming, self._turn, self._made = list(range(self.crew.size)), turn, list(made)
-        self._begin = Begin(base_seed, 0, batch_size)
-        for worker, skip in enumerate(made):
-            self.crew.send(worker, self._begin._replace(skip=skip))
+        self._streams.start(base_seed, batch_size, made, turn)
+        for worker in range(self.crew.size):
+            self.crew.send(worker, self._streams.beginning(worker))
         self._orders = orders
         self._dispatch()
 
@@ -150,7 +144,7 @@ class Engine:
 
     def _dispatch(self) -> None:
         while len(self._line) < self._window:
-            if self._kind == "stream" and not self._streaming:
+            if self._kind == "stream" and not self._streams.active:
                 break
             order = next(self._orders, None)
             if order is None:
@@ -181,22 +175,15 @@ class Engine:
         part = ticket.parts[number]
         if part.worker < 0:
             if ticket.kind == "stream" and self._in_order:
-                part.worker = self._next_streaming()
+                part.worker = self._streams.next()
             else:
-                able = self._streaming if ticket.kind == "stream" else range(self.crew.size)
+                able = self._streams.active if ticket.kind == "stream" else range(self.crew.size)
                 samples = part.stop - part.start
                 part.worker = self._dealer.choose(ticket.order.step, samples, able)
         part.sent = self._parts_sent
         self._parts_sent += 1
         used = () if ticket.slot is None else (ticket.slot,)
         self.crew.send(part.worker, ticket.unit(number, self._seed), used)
-
-    def _next_streaming(self) -> int:
-        while self._turn not in self._streaming:
-            self._turn = (self._turn + 1) % self.crew.size
-        worker = self._turn
-        self._turn = (worker + 1) % self.crew.size
-        return worker
 
     # In: what workers say.
 
@@ -211,8 +198,7 @@ class Engine:
                 case Need(ticket, part, nbytes):
                     self._place(worker, ticket, part, nbytes)
                 case Ready():
-                    self._started[worker] = True
-                    self._failed_starts[worker] = 0
+                    self._blame.started(worker)
                 case StartFailed(wrapper):
                     self.close()
                     wrapper.reraise()  # type: ignore[no-untyped-call]
@@ -270,7 +256,7 @@ class Engine:
         counters.collate.add(spent.collate_seconds, spent.nbytes, spent.samples)
         counters.idle.add(spent.idle_seconds)
         if ticket.kind == "stream":
-            self._made[worker] += not done.ended
+            self._streams.came_back(worker, done.ended)
         self._dealer.returned(worker, part.stop - part.start, spent.samples, spent.load_seconds)
         part.done = True
         ticket.pending -= 1
@@ -286,10 +272,7 @@ class Engine:
         if done.objects:
             ticket.keep_strings(part, done.objects)
         ticket.sizes, ticket.packed = done.sizes, done.packed
-        if done.ended:
-            ticket.ended = True
-            if worker in self._streaming:
-                self._streaming.remove(worker)
+        ticket.ended = done.ended
         if ticket.pending == 0:
             self._complete(ticket)
 
@@ -313,35 +296,24 @@ class Engine:
             self._finished.append(ticket)
 
     def _replace_bad(self, ticket: Ticket) -> None:
-        rows = sorted(ticket.errors)
-        ticket.indices, ticket.ids = list(ticket.indices), ticket.ids.copy()
-        for row in rows:
-            first_id = int(ticket.order.ids[row])
-            bad = BadSample(ticket.order.epoch, int(ticket.ids[row]), ticket.errors[row].reason)
-            ticket.bad.append(bad)
-            attempt = ticket.attempts.get(row, 0)
-            ticket.attempts[row] = attempt + 1
-            index, id_ = substitute(self._seed, ticket.order, first_id, attempt)
-            ticket.indices[row], ticket.ids[row] = index, id_
-        ticket.errors.clear()
-        if ticket.kind == "rows":
-            new = [Part(row, row + 1) for row in rows]
-        else:
-            new = [Part(0, len(ticket.indices))]
-        ticket.parts += new
-        ticket.pending = len(new)
-        for number in range(len(ticket.parts) - len(new), len(ticket.parts)):
+        first_new = len(ticket.parts)
+        ticket.replace_bad(self._seed)
+        for number in range(first_new, len(ticket.parts)):
             self._send_part(ticket, number)
 
     def _send_again(self, worker: int, death: Death) -> None:
         """Have a dead worker's parts made by its replacement."""
-        self._blame(worker, death)
-        self._started[worker] = False
+        lost = self._lost_parts(worker)
+        at_work_on = (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None
+        try:
+            self._blame.died(worker, death, at_work_on)
+        except WorkerError:
+            self.close()
+            raise
         if self._layout is not None:
             self.crew.send(worker, Arrange(self._layout))
         if self._kind == "stream":
-            self.crew.send(worker, self._begin._replace(skip=self._made[worker]))
-        lost = self._lost_parts(worker)
+            self.crew.send(worker, self._streams.beginning(worker))
         for ticket, number in lost:
             if ticket.number in self._cancelled:
                 ticket.parts[number].done = True
@@ -352,6 +324,7 @@ class Engine:
                 self._send_part(ticket, number)
 
     def _lost_parts(self, worker: int) -> list[tuple[Ticket, int]]:
+        """What a worker was given and has not brought back, in the order in which it would have."""
         lost = [
             (ticket, number)
             for ticket in self._tickets.values()
@@ -360,45 +333,12 @@ class Engine:
         ]
         return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)
 
-    def _blame(self, worker: int, death: Death) -> None:
-        """Give up with a WorkerError if a worker dies of the same thing for the third time."""
-        if death.guiltless:
-            return
-        if not self._started[worker]:
-            self._failed_starts[worker] += 1
-            if self._failed_starts[worker] >= _MOST_DEATHS:
-                self.close()
-                raise WorkerError(
-                    f"{death.how} before it could load anything, and so did the two before it. Look at "
-                    "what workers do when they start: unpickling the data set, worker_init_fn."
-                )
-            return
-        lost = self._lost_parts(worker)
-        if not lost:
-            return
-        ticket, number = lost[0]
-        part = ticket.parts[number]
-        part.deaths += 1
-        if part.deaths < _MOST_DEATHS:
-            return
-        self.close()
-        row = part.start + death.row
-        if death.row >= 0 and row < part.stop:
-            culprit = f"sample {ticket.indices[row]!r}"
-        else:
-            culprit = f"one of the samples {ticket.indices[part.start : part.stop]!r}"
-        raise WorkerError(
-            f"{death.how}: {culprit} has killed {part.deaths} workers (batch {ticket.order.step} of epoch "
-            f"{ticket.order.epoch}). Load it by itself to see why: dataset[index], or num_workers=0. If "
-            "nothing is wrong with it, workers may be running out of memory."
-        )
-
     # Delivery.
 
     def _take_ready(self) -> Filled | EndOfEpoch | None:
         """What is next in line, if it is ready."""
         if not self._line:
-            epoch_is_over = self._kind == "stream" and not self._streaming
+            epoch_is_over = self._kind == "stream" and not self._streams.active
             return EndOfEpoch(-1) if epoch_is_over else None
         head = self._line[0]
         if isinstance(head, EndOfEpoch):
@@ -420,29 +360,15 @@ class Engine:
 
     def _deliver(self, ticket: Ticket) -> Filled | EndOfEpoch | None:
         bad = sorted(ticket.errors)
-        if bad:
-            error = ticket.errors[bad[0]]
-            if bad[0] < 0 or self._bad_samples.on_error == "raise":
-                self._free(ticket)
-                error.wrapper.reraise()  # type: ignore[no-untyped-call]
-            for row in bad:
-                found = BadSample(ticket.order.epoch, int(ticket.ids[row]), ticket.errors[row].reason)
-                ticket.bad.append(found)
-        for found in ticket.bad:
+        if bad and (bad[0] < 0 or self._bad_samples.on_error == "raise"):
+            self._free(ticket)
+            ticket.errors[bad[0]].wrapper.reraise()  # type: ignore[no-untyped-call]
+        for found in ticket.bad_samples():
             self._bad_samples.note(found, ticket.order)
         if len(bad) == len(ticket.indices) > 0:
             self._free(ticket)
             return self._take_ready()  # Nothing is left of this batch.
-        return Filled(
-            order=ticket.order,
-            ids=ticket.ids,
-            worker=ticket.worker,
-            memory=self._memory(ticket),
-            layout=ticket.layout,
-            strings=[ticket.strings[row] for row in sorted(ticket.strings)],
-            sizes=ticket.sizes or [],
-            bad=bad,
-        )
+        return ticket.filled(self._memory(ticket))
 
     def _memory(self, ticket: Ticket) -> Any:
         if ticket.packed is not None:

@@ -7,6 +7,7 @@ straight to its place in the batch. What is not described here goes through the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -34,9 +35,8 @@ class Leaf:
     shape: tuple[int, ...] = ()
 
     def nbytes(self, rows: int) -> int:
-        if self.dtype is None:
-            return 0
-        return rows * self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        """How much memory so many rows take."""
+        return 0 if self.dtype is None else rows * self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class Layout:
             elif size == 0:
                 tensors.append(torch.empty((rows, *leaf.shape), dtype=leaf.dtype))
             else:
-                flat = torch.from_numpy(memory[offset : offset + size]).view(leaf.dtype)
-                tensors.append(flat.view(rows, *leaf.shape))
+                flat = torch.from_numpy(memory[offset : offset + size])
+                tensors.append(flat.view(leaf.dtype).view(rows, *leaf.shape))
         return tensors
 
 
@@ -148,9 +148,10 @@ def columns(samples: list[Any], spec: Spec) -> list[list[Any]]:
     """The samples leaf by leaf; MismatchError if one is not built as `spec` says."""
     if isinstance(spec, Leaf):
         return [samples]
-    for sample in samples:
-        if type(sample) is not spec.source or len(sample) != len(spec.parts):
-            raise MismatchError
+    if any(type(sample) is not spec.source for sample in samples):
+        raise MismatchError
+    if any(len(sample) != len(spec.parts) for sample in samples):
+        raise MismatchError
     found: list[list[Any]] = []
     try:
         for number, part in enumerate(spec.parts):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose import BatchOrder
-from rekindle.run.bad_samples import BadSample
+from rekindle.run.bad_samples import BadSample, substitute
 from rekindle.run.layout import Layout
 from rekindle.run.messages import Kind, SampleError, Unit
 from rekindle.run.slots import Slot
@@ -45,12 +45,8 @@ class Ticket:
     packed: bytes | None = None
     errors: dict[int, SampleError] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
-    bad: list[BadSample] = field(default_factory=list)
+    replaced: list[BadSample] = field(default_factory=list)
     ended: bool = False
-
-    @property
-    def worker(self) -> int:
-        return self.parts[0].worker
 
     def unit(self, number: int, seed: int) -> Unit:
         """The message that has a part of this batch made."""
@@ -72,6 +68,43 @@ class Ticket:
             generations=int(turns[0]) if one_turn else turns.tolist(),
             slot=None if self.slot is None else self.slot.number,
             careful=part.deaths > 0,
+        )
+
+    def bad_samples(self) -> list[BadSample]:
+        """All that failed on the way, in the same order on every run."""
+        left = [self._bad_sample(row) for row in sorted(self.errors)]
+        return self.replaced + left
+
+    def _bad_sample(self, row: int) -> BadSample:
+        return BadSample(self.order.epoch, int(self.ids[row]), self.errors[row].reason)
+
+    def replace_bad(self, seed: int) -> None:
+        """Put another sample in the place of each that failed, and add the parts that make them."""
+        rows = sorted(self.errors)
+        self.replaced += [self._bad_sample(row) for row in rows]
+        self.indices, self.ids = list(self.indices), self.ids.copy()
+        for row in rows:
+            attempt = self.attempts.get(row, 0)
+            self.attempts[row] = attempt + 1
+            stand_in = substitute(seed, self.order, int(self.order.ids[row]), attempt)
+            self.indices[row], self.ids[row] = stand_in
+        self.errors.clear()
+        whole = [Part(0, len(self.indices))]
+        new = [Part(row, row + 1) for row in rows] if self.kind == "rows" else whole
+        self.parts += new
+        self.pending = len(new)
+
+    def filled(self, memory: NDArray[np.uint8]) -> Filled:
+        """The batch as it is handed over."""
+        return Filled(
+            order=self.order,
+            ids=self.ids,
+            worker=self.parts[0].worker,
+            memory=memory,
+            layout=self.layout,
+            strings=[self.strings[row] for row in sorted(self.strings)],
+            sizes=self.sizes or [],
+            bad=sorted(self.errors),
         )
 
     def keep_strings(self, part: Part, columns: list[list[Any]]) -> None:
