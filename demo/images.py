@@ -84,8 +84,7 @@ def draw(scene: str, number: int) -> Image.Image:
     width, height = SHAPES[rng.integers(len(SHAPES))]
     other = rng.choice([name for name in SCENES if name != scene])
     front, back = (
-        _balance(rng, SCENES[name](rng, *_coordinates(rng, width, height)))
-        for name in (scene, other)
+        _balance(rng, SCENES[name](rng, *_coordinates(rng, width, height))) for name in (scene, other)
     )
     colours = np.where(_hole(rng, width, height)[..., None], back, front)
     colours *= 1 + 0.25 * (_noise(rng, width, height, coarsest=24) - 0.5)[..., None]  # fine detail
@@ -133,7 +132,7 @@ def _hole(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
 
 def _mix(low: tuple[float, ...], high: tuple[float, ...], share: np.ndarray) -> np.ndarray:
     """The colours from `low` (share 0) to `high` (share 1), one for each pixel."""
-    a, b = np.float32(low), np.float32(high)
+    a, b = np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
     return a + (b - a) * share[..., None].astype(np.float32)
 
 
@@ -190,7 +189,7 @@ def _bricks(rng: np.random.Generator, u: np.ndarray, v: np.ndarray) -> np.ndarra
     column = np.floor(along)
     mortar = (v / height - row < 0.12) | (along - column < 0.06)
     wall = _mix((0.45, 0.18, 0.12), (0.75, 0.4, 0.3), _cells(rng, row, column))
-    return np.where(mortar[..., None], np.float32((0.75, 0.72, 0.68)), wall)
+    return np.where(mortar[..., None], np.array([0.75, 0.72, 0.68], dtype=np.float32), wall)
 
 
 def _clouds(rng: np.random.Generator, u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -278,7 +277,7 @@ def _waves(rng: np.random.Generator, u: np.ndarray, v: np.ndarray) -> np.ndarray
         for slant, length in zip(rng.uniform(-1, 1, 3).tolist(), (47, 23, 11), strict=True)
     )
     water = _mix((0.03, 0.2, 0.3), (0.3, 0.6, 0.68), 0.5 + 0.5 * crest)
-    return np.where((crest > 0.62)[..., None], np.float32((0.9, 0.95, 0.95)), water)
+    return np.where((crest > 0.62)[..., None], np.array([0.9, 0.95, 0.95], dtype=np.float32), water)
 
 
 def _windows(rng: np.random.Generator, u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -288,7 +287,7 @@ def _windows(rng: np.random.Generator, u: np.ndarray, v: np.ndarray) -> np.ndarr
     pane = (np.abs(v / high - row - 0.5) < 0.3) & (np.abs(u / wide - column - 0.5) < 0.28)
     lit = _cells(rng, row, column)
     glow = _mix((0.05, 0.07, 0.12), (1.0, 0.85, 0.5), np.where(lit > 0.55, lit, 0))
-    return np.where(pane[..., None], glow, np.float32((0.16, 0.15, 0.17)))
+    return np.where(pane[..., None], glow, np.array([0.16, 0.15, 0.17], dtype=np.float32))
 
 
 def _berries(rng: np.random.Generator, u: np.ndarray, v: np.ndarray) -> np.ndarray:

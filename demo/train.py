@@ -100,9 +100,7 @@ class Contender:
 
 CONTENDERS = [
     Contender("torch", torch.utils.data.DataLoader),
-    Contender(
-        "rekindle", lambda dataset, **settings: rk.DataLoader(dataset, seed=SEED, **settings)
-    ),
+    Contender("rekindle", lambda dataset, **settings: rk.DataLoader(dataset, seed=SEED, **settings)),
 ]
 
 
@@ -156,9 +154,7 @@ def train(contender: Contender, data: ImageFolder, epochs: int, console: Console
         Photographs(data.train, training=True), shuffle=True, persistent_workers=True, **settings
     )
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=6e-3, total_steps=epochs * len(loader)
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=epochs * len(loader))
     waiting = Waiting()
     with progress_bar(console) as bar:
         task = bar.add_task(contender.name, total=epochs * len(loader), loss=math.nan)

@@ -11,7 +11,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
-from rekindle import keys, state
+from rekindle import keys, state, with_accelerate
 from rekindle.choose import Orders, SamplerOrders, planned_epochs, stream_orders
 from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
@@ -267,6 +267,18 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if self._order == "stream":  # Each worker has its own part of a stream.
             identity["num_workers"] = max(1, self.num_workers)
         return identity
+
+    # Accelerate makes loaders anew; it asks for the first of these before it does, then for the second.
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        with_accelerate.install()
+        return False
+
+    @property
+    def rekindle(self) -> dict[str, Any]:
+        """The arguments that torch's loader does not have, to make another loader like this one with."""
+        return {name: getattr(self, name) for name in ("seed", "executor", "on_error", "error_budget")}
 
     # Copies and pickles of a loader start with no workers.
 
