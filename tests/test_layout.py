@@ -32,6 +32,8 @@ TORCH_DTYPES = [
     torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.complex64, torch.complex128,
 ]  # fmt: skip
+# Torch's own collation of scalars of this one type fails: "an integer is required".
+SCALAR_DTYPES = [dtype for dtype in NUMPY_DTYPES if dtype is not np.uint64]
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 LONG = st.integers(-(2**63), 2**63 - 1)
@@ -84,7 +86,7 @@ def leaves():
     return st.one_of(
         st.builds(_array_of, st.sampled_from(NUMPY_DTYPES), SHAPES, st.booleans()),
         st.builds(_tensor_of, st.sampled_from(TORCH_DTYPES), SHAPES, st.booleans()),
-        st.sampled_from(NUMPY_DTYPES).map(_scalar_of),
+        st.sampled_from(SCALAR_DTYPES).map(_scalar_of),
         st.just(LONG),
         st.just(st.floats()),
         st.just(st.booleans()),
@@ -141,10 +143,14 @@ def test_a_layout_may_have_more_rows_than_a_batch(samples, more):
     assert same(collate(samples, len(samples) + more), default_collate(samples))
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", SCALAR_DTYPES)
 def test_scalars_of_every_numpy_type_are_those_of_default_collate(dtype):
     samples = [dtype(0), dtype(1), dtype(1)]
     assert same(collate(samples), default_collate(samples))
+
+
+def test_scalars_that_torch_cannot_collate_keep_their_type_too():
+    assert same(collate([np.uint64(2**64 - 1)]), torch.from_numpy(np.array([2**64 - 1], np.uint64)))
 
 
 def test_parts_of_a_batch_do_not_overlap():

@@ -17,7 +17,8 @@ class BatchOrder:
     """One batch to carry out.
 
     `indices` is what the data set is asked for; `ids` are the same as integers, which name a sample in
-    keys, states and reports (a sample's place in the epoch, where an index is no integer).
+    keys, states and reports (a sample's place in the epoch, where an index is no integer). `plain` says that
+    the indices are Python's integers, and so equal to the ids.
     """
 
     epoch: int
@@ -27,6 +28,7 @@ class BatchOrder:
     generations: NDArray[np.int64]
     fresh: NDArray[np.bool_]
     weights: NDArray[np.float32]
+    plain: bool
     # The samples of the whole epoch, where they are known: what may stand in for one that fails.
     peers: NDArray[np.int64] | None = None
 
@@ -51,6 +53,7 @@ def plain_order(epoch: int, step: int, indices: list[Any], ids: NDArray[np.int64
         generations=np.broadcast_to(np.int64(epoch), ids.shape),
         fresh=np.broadcast_to(np.bool_(True), ids.shape),
         weights=np.broadcast_to(np.float32(1), ids.shape),
+        plain=all(type(index) is int for index in indices),
     )
 
 
@@ -67,6 +70,7 @@ def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
             generations=plan.generations[rows],
             fresh=plan.fresh[rows],
             weights=plan.weights[rows],
+            plain=True,
             peers=plan.ids,
         )
     yield EndOfEpoch(plan.epoch)

@@ -32,6 +32,10 @@ class _Member:
         self.mapped: set[int] = set()
         self.seen_stopped = False
 
+    def send(self, message: Any) -> None:
+        # Not `connection.send`, whose pickler takes longer to make than our messages take to pickle.
+        self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
     def close(self) -> None:
         engine_ends.discard(self.connection)
         self.connection.close()
@@ -102,18 +106,18 @@ class ProcessCrew:
         try:
             gone = [slot for slot in member.mapped if not self._pool.has(slot)]
             if gone:
-                member.connection.send(Forget(gone))
+                member.send(Forget(gone))
                 member.mapped.difference_update(gone)
             for slot in slots:
                 if slot.number not in member.mapped:
                     self._send_slot(member, slot)
-            member.connection.send(message)
+            member.send(message)
         except OSError:
             return
 
     def _send_slot(self, member: _Member, slot: Slot) -> None:
         try:
-            member.connection.send(MapSlot(slot.number, slot.nbytes))
+            member.send(MapSlot(slot.number, slot.nbytes))
             send_handle(member.connection, slot.fd, member.process.pid)
         except OSError:
             return
@@ -141,7 +145,10 @@ class ProcessCrew:
                     return said
         except (EOFError, OSError):
             said.append((number, self._replace(number, guiltless=False)))
-            return said
+        except (pickle.UnpicklingError, ValueError, AttributeError, ImportError, IndexError, MemoryError):
+            # Not a message of ours: reading one was interrupted (Ctrl-C), and the line is out of step.
+            said.append((number, self._replace(number, guiltless=True)))
+        return said
 
     def _look_after_members(self) -> list[tuple[int, Any]]:
         """Replace who died without closing the line, and who is found stopped twice in a row."""

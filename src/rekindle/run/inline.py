@@ -61,7 +61,7 @@ class Inline:
 
     def _make(self, order: BatchOrder) -> Made | None:
         """A batch; None if nothing is left of it."""
-        if self._tensors is not None and order.ids.tolist() == order.indices:
+        if self._tensors is not None and order.plain:
             return self._gather(order)
         job, loader = self._job, self._loader
         wanted = self._wanted(order, order.indices, order.ids, order.generations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import pickle
 import signal
 import threading
 import time
@@ -58,7 +59,7 @@ class PipeChannel:
 
     def send(self, message: Any) -> None:
         try:
-            self._connection.send(message)
+            self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         except BrokenPipeError:  # The engine is gone, and with it the need for an answer.
             os._exit(0)
 

@@ -52,7 +52,7 @@ class Ticket:
         """The message that has a part of this batch made."""
         part = self.parts[number]
         rows = slice(part.start, part.stop)
-        indices, ids = self.indices[rows], self.ids[rows].tolist()
+        indices = self.indices[rows]
         turns = self.order.generations[rows]
         one_turn = len(turns) > 0 and (turns.strides == (0,) or len(turns) == 1)
         return Unit(
@@ -64,7 +64,7 @@ class Ticket:
             step=self.order.step,
             start=part.start,
             indices=indices,
-            ids=None if ids == indices else ids,
+            ids=None if self.order.plain else self.ids[rows].tolist(),
             generations=int(turns[0]) if one_turn else turns.tolist(),
             slot=None if self.slot is None else self.slot.number,
             careful=part.deaths > 0,
