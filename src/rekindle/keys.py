@@ -1,23 +1,20 @@
 """Random numbers as a pure function of (seed, sample, turn, step).
 
-The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): a
-counter goes in, random bits come out, and there is no state between two calls. So a sample's numbers do
-not depend on which worker draws them, or on what was drawn before.
+The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA'14)
+used as a hash: a counter goes in, random bits come out, and there is no state between two calls. So a
+sample's numbers do not depend on which worker draws them, or on what was drawn before.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_MASK = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
-_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
-_WEYL = 0x9E3779B9, 0xBB67AE85
-_ROUNDS = 10
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Step(IntEnum):
@@ -32,42 +29,30 @@ class Step(IntEnum):
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
 
 
-def philox4x32(counters: ArrayLike, key: int) -> NDArray[np.uint64]:
-    """Random bits: a (4, n) array of 32-bit numbers for a (4, n) array of 32-bit counters.
+def split(base: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
+    """The `counter`-th number of the sequence that starts at `base`: 64 random bits each.
 
-    >>> [hex(word) for word in philox4x32([[0], [0], [0], [0]], key=0)[:, 0]]
-    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    >>> [hex(number) for number in split(0, [0, 1])]
+    ['0xe220a8397b1dcdaf', '0x6e789e6aa1b965f4']
     """
-    words = np.asarray(counters, dtype=np.uint64)
-    # The two halves of a round are the same operation: even and odd words as the rows of two arrays.
-    even, odd = words[0::2], words[1::2]
-    for subkeys in _round_keys(key):
-        product = (even * _MULTIPLIERS)[::-1]
-        even, odd = (product >> _SHIFT) ^ odd ^ subkeys, product & _MASK
-    out = np.empty_like(words)
-    out[0::2], out[1::2] = even, odd
-    return out
+    # Arrays and not scalars: these wrap around at 64 bits, as they are meant to, without a warning.
+    bits = np.atleast_1d(_unsigned(counter)) + np.uint64(1)
+    bits = bits * _GOLDEN + np.atleast_1d(_unsigned(base))
+    bits ^= bits >> _SHIFTS[0]
+    bits *= _FACTORS[0]
+    bits ^= bits >> _SHIFTS[1]
+    bits *= _FACTORS[1]
+    bits ^= bits >> _SHIFTS[2]
+    return bits
 
 
-@lru_cache(maxsize=16)
-def _round_keys(key: int) -> NDArray[np.uint64]:
-    rounds = range(_ROUNDS)
-    low = [(key + turn * _WEYL[0]) & 0xFFFFFFFF for turn in rounds]
-    high = [((key >> 32) + turn * _WEYL[1]) & 0xFFFFFFFF for turn in rounds]
-    return np.array([low, high], dtype=np.uint64).T.reshape(_ROUNDS, 2, 1)
+def _unsigned(numbers: ArrayLike) -> NDArray[np.uint64]:
+    return np.asarray(numbers).astype(np.uint64, copy=False)
 
 
 def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.SAMPLE) -> NDArray[np.uint64]:
     """One 64-bit seed for each of `samples`, in its turn (the epoch or the generation), for `step`."""
-    ids = np.atleast_1d(np.asarray(samples, dtype=np.int64)).view(np.uint64)
-    counters = np.empty((4, ids.size), dtype=np.uint64)
-    counters[0] = ids & _MASK
-    counters[1] = ids >> _SHIFT
-    counters[2] = turns
-    counters[3] = step
-    bits = philox4x32(counters, seed)
-    joined: NDArray[np.uint64] = bits[0] << _SHIFT | bits[1]
-    return joined
+    return split(split(split(seed, step), turns), samples)
 
 
 def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:

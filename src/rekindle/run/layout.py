@@ -8,7 +8,7 @@ straight to its place in the batch. What is not described here goes through the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -148,9 +148,7 @@ def columns(samples: list[Any], spec: Spec) -> list[list[Any]]:
     """The samples leaf by leaf; MismatchError if one is not built as `spec` says."""
     if isinstance(spec, Leaf):
         return [samples]
-    if any(type(sample) is not spec.source for sample in samples):
-        raise MismatchError
-    if any(len(sample) != len(spec.parts) for sample in samples):
+    if {*map(type, samples)} - {spec.source} or {*map(len, samples)} - {len(spec.parts)}:
         raise MismatchError
     found: list[list[Any]] = []
     try:
@@ -162,34 +160,36 @@ def columns(samples: list[Any], spec: Spec) -> list[list[Any]]:
     return found
 
 
-def write(leaf: Leaf, column: Sequence[Any], rows: torch.Tensor) -> None:
+def write(leaf: Leaf, column: list[Any], rows: torch.Tensor) -> None:
     """Put one column of samples into its rows; MismatchError if one is of another type or shape."""
+    if {*map(type, column)} - {leaf.source}:
+        raise MismatchError
     if leaf.source is np.ndarray:
         target = rows.numpy()
-        shape, dtype = target.shape[1:], target.dtype
-        for row, value in enumerate(column):
-            if type(value) is not np.ndarray or value.shape != shape or value.dtype != dtype:
-                raise MismatchError
-            target[row] = value
-        return
-    if any(type(value) is not leaf.source for value in column):
-        raise MismatchError
-    if leaf.source is torch.Tensor:
-        if any(value.dtype != leaf.dtype or value.shape != leaf.shape for value in column):
+        if {value.dtype for value in column} - {target.dtype} or _shapes_differ(column, leaf):
             raise MismatchError
-        torch.stack(list(column), out=rows)
-        return
-    try:
-        rows.numpy()[:] = column
-    except OverflowError as error:  # An integer of more than 64 bits: torch's own message is best.
-        raise MismatchError from error
+        for row, value in enumerate(column):
+            target[row] = value
+    elif leaf.source is torch.Tensor:
+        if {value.dtype for value in column} - {leaf.dtype} or _shapes_differ(column, leaf):
+            raise MismatchError
+        torch.stack(column, out=rows)
+    else:
+        try:
+            rows.numpy()[:] = column
+        except OverflowError as error:  # An integer of more than 64 bits: torch's own message is best.
+            raise MismatchError from error
 
 
-def check_objects(leaf: Leaf, column: Sequence[Any]) -> list[Any]:
+def _shapes_differ(column: list[Any], leaf: Leaf) -> bool:
+    return bool({value.shape for value in column} - {leaf.shape})
+
+
+def check_objects(leaf: Leaf, column: list[Any]) -> list[Any]:
     """A column of strings, which stay what they are; MismatchError if one is of another type."""
-    if any(type(value) is not leaf.source for value in column):
+    if {*map(type, column)} - {leaf.source}:
         raise MismatchError
-    return list(column)
+    return column
 
 
 def assemble(spec: Spec, leaves: list[Any]) -> Any:

@@ -37,10 +37,6 @@ class Wanted:
     ids: Sequence[int] | NDArray[np.int64]
     generations: int | Sequence[int] | NDArray[np.int64]
 
-    def batch_seed(self) -> int:
-        """The seed for what concerns the whole batch."""
-        return int(keys.seeds(self.seed, self.step, self.epoch, keys.Step.BATCH)[0])
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -83,21 +79,23 @@ class SampleLoader:
                     return [dataset[index] for index in wanted.indices]
                 except Exception:  # Found again, with its row, in what follows.
                     pass
-            return self._one_by_one(wanted, marks, stop_at_failure)
+            return self._one_by_one(wanted, marks, stop_at_failure, careful)
 
         samples = self._run(attempt)
         self.seconds += time.perf_counter() - started
         return samples
 
-    def _one_by_one(self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool) -> list[Any]:
-        seeds = self._seeds(wanted)
+    def _one_by_one(
+        self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool, careful: bool
+    ) -> list[Any]:
+        seeders = self._seeders(wanted)
+        watch = self._watch if careful else None
         samples: list[Any] = []
         for row, index in enumerate(wanted.indices):
-            if self._watch is not None:
-                self._watch(row)
-            if seeds is not None:
-                for stream in self._moving:
-                    stream.seed(seeds[row])
+            if watch is not None:
+                watch(row)
+            for seed in seeders:
+                seed(row)
             try:
                 samples.append(self.dataset[index])
             except Exception as error:
@@ -109,11 +107,11 @@ class SampleLoader:
                 raise _MadeInVainError
         return samples
 
-    def _seeds(self, wanted: Wanted) -> list[int] | None:
+    def _seeders(self, wanted: Wanted) -> list[Callable[[int], None]]:
         if not self._moving:
-            return None
-        seeds: list[int] = keys.seeds(wanted.seed, wanted.ids, wanted.generations).tolist()
-        return seeds
+            return []
+        seeds = keys.seeds(wanted.seed, wanted.ids, wanted.generations)
+        return [stream.seeder(seeds) for stream in self._moving]
 
     def load_together(self, wanted: Wanted) -> Any:
         """What the data set's `__getitems__` gives for all of the indices at once."""
@@ -126,9 +124,9 @@ class SampleLoader:
     def _for_batch(self, wanted: Wanted, action: Callable[[], Result]) -> Result:
         def attempt(_: dict[Stream, object]) -> Result:
             if self._moving:
-                seed = wanted.batch_seed()
+                seeds = keys.seeds(wanted.seed, wanted.step, wanted.epoch, keys.Step.BATCH)
                 for stream in self._moving:
-                    stream.seed(seed)
+                    stream.seeder(seeds)(0)
             return action()
 
         started = time.perf_counter()

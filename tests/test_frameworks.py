@@ -1,0 +1,275 @@
+"""Real Lightning and real Accelerate train with our loader, and it stays ours."""
+
+import sys
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
+
+import rekindle as rk
+from same import same
+
+try:
+    import torchvision  # noqa: F401 - Lightning does
+except RuntimeError as error:
+    # Beside a CPU-only torch, torchvision's compiled operators do not load; declaring two of them is enough.
+    if "torchvision::nms" not in str(error):
+        raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    for operator in ("nms", "qnms"):
+        schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        torch.library.define(f"torchvision::{operator}", schema)
+
+with warnings.catch_warnings():  # What these libraries import is not ours to mend.
+    warnings.simplefilter("ignore")
+    import lightning
+    from accelerate import Accelerator
+    from accelerate.data_loader import prepare_data_loader, skip_first_batches
+    from lightning.fabric import Fabric
+    from lightning.fabric.utilities.data import (
+        _replace_dunder_methods,
+    )
+    from lightning.fabric.utilities.data import (
+        _update_dataloader as fabric_update_dataloader,
+    )
+    from lightning.pytorch.utilities.data import _update_dataloader as trainer_update_dataloader
+
+OWN_ARGUMENTS = {
+    "seed": 17,
+    "executor": "processes",
+    "on_error": "substitute",
+    "error_budget": 0.5,
+}
+
+
+class Line(Dataset):
+    """Points on a line; some cannot be read."""
+
+    def __init__(self, size=32, bad=()):
+        self.size, self.bad = size, bad
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise OSError(f"sample {index} is gone")
+        x = torch.tensor([index / self.size])
+        return x, 2 * x + 1, index
+
+
+class Fit(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = []
+
+    def training_step(self, batch, batch_index):
+        x, y, ids = batch
+        self.seen.append((self.current_epoch, ids.tolist()))
+        return torch.nn.functional.mse_loss(self.layer(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def own_arguments(loader):
+    return {name: getattr(loader, name) for name in OWN_ARGUMENTS}
+
+
+# Lightning.
+
+
+@pytest.fixture
+def quiet_lightning(tmp_path):
+    with warnings.catch_warnings():
+        # Advice of Lightning's about the number of workers and the like, and its own deprecated calls.
+        warnings.simplefilter("ignore")
+        yield {
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "default_root_dir": tmp_path,
+        }
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_lightning_trains_with_our_batches(quiet_lightning, num_workers):
+    loader = rk.DataLoader(
+        Line(), batch_size=8, shuffle=True, num_workers=num_workers, seed=3, persistent_workers=False
+    )
+    alone = rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=3)
+    expected = [(epoch, batch[2].tolist()) for epoch in range(2) for batch in alone]
+    model = Fit()
+    trainer = lightning.Trainer(max_epochs=2, **quiet_lightning)
+    trainer.fit(model, loader)
+    assert model.seen == expected
+    assert trainer.train_dataloader is loader
+    assert loader.report().batches == 8
+
+
+def test_lightning_may_limit_the_batches_of_an_epoch(quiet_lightning):
+    loader = rk.DataLoader(Line(), batch_size=4, num_workers=2)
+    model = Fit()
+    trainer = lightning.Trainer(max_epochs=2, limit_train_batches=3, **quiet_lightning)
+    trainer.fit(model, loader)
+    assert model.seen == [(epoch, list(range(start, start + 4))) for epoch in range(2) for start in (0, 4, 8)]
+
+
+def test_lightning_keeps_our_bad_sample_policy(quiet_lightning):
+    loader = rk.DataLoader(Line(bad=(5,)), batch_size=8, num_workers=2, on_error="skip", error_budget=0.1)
+    model = Fit()
+    lightning.Trainer(max_epochs=1, **quiet_lightning).fit(model, loader)
+    assert sorted(i for _, ids in model.seen for i in ids) == [i for i in range(32) if i != 5]
+
+
+def test_lightning_saves_where_the_loader_stands_and_resumes_there(quiet_lightning):
+    def run(model, loader, state=None, stop=None):
+        if state is not None:
+            loader.load_state_dict(state)
+        trainer = lightning.Trainer(max_epochs=1, limit_train_batches=stop or 1.0, **quiet_lightning)
+        trainer.fit(model, loader)
+        return [ids for _, ids in model.seen]
+
+    def loader():
+        return rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=9)
+
+    whole = run(Fit(), loader())
+    first = loader()
+    begun = run(Fit(), first, stop=2)
+    assert begun == whole[:2]
+    assert run(Fit(), loader(), state=first.state_dict()) == whole[2:]
+
+
+@pytest.mark.parametrize("update", [fabric_update_dataloader, trainer_update_dataloader])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["from attributes", "from saved arguments"])
+def test_lightning_recreates_our_loader_with_all_of_its_arguments(update, wrapped):
+    def make():
+        return rk.DataLoader(Line(), batch_size=4, num_workers=2, drop_last=True, **OWN_ARGUMENTS)
+
+    if wrapped:  # As in a hook of the user's module: Lightning notes the arguments themselves.
+        with _replace_dunder_methods(torch.utils.data.DataLoader, "dataset"):
+            loader = make()
+    else:
+        loader = make()
+    sampler = DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False)
+    again = update(loader, sampler)
+    assert type(again) is rk.DataLoader
+    assert again is not loader
+    assert own_arguments(again) == OWN_ARGUMENTS
+    assert (again.batch_size, again.num_workers, again.drop_last) == (4, 2, True)
+    assert again.sampler is sampler
+    assert torch.cat([batch[2] for batch in again]).tolist() == list(range(1, 32, 2))
+
+
+@pytest.mark.parametrize("update", [fabric_update_dataloader, trainer_update_dataloader])
+def test_lightning_recreates_a_loader_of_defaults(update):
+    loader = rk.DataLoader(Line(), batch_size=4, shuffle=True)
+    again = update(loader, SequentialSampler(loader.dataset))
+    assert type(again) is rk.DataLoader
+    assert own_arguments(again) == own_arguments(loader)
+    assert torch.cat([batch[2] for batch in again]).tolist() == list(range(32))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fabric_sets_our_loader_up():
+    fabric = Fabric(accelerator="cpu", devices=1)
+    loader = rk.DataLoader(Line(), batch_size=8, shuffle=True, **OWN_ARGUMENTS)
+    prepared = fabric.setup_dataloaders(loader)
+    ours = rk.DataLoader(Line(), batch_size=8, shuffle=True, **OWN_ARGUMENTS)
+    assert same([batch[2] for batch in prepared], [batch[2] for batch in ours])
+
+
+# Accelerate.
+
+
+@pytest.fixture
+def accelerator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Accelerator(cpu=True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_accelerate_hands_on_the_batches_of_our_engine(accelerator, num_workers):
+    arguments = {"batch_size": 8, "shuffle": True, "num_workers": num_workers, "seed": 3}
+    prepared = accelerator.prepare(rk.DataLoader(Line(), **arguments))
+    alone = rk.DataLoader(Line(), **arguments)
+    for _ in range(2):
+        assert same(list(prepared), list(alone))
+    assert len(prepared) == 4
+    assert prepared.report().batches == 8, "the batches came from another loader"
+
+
+def test_accelerate_keeps_our_arguments(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **OWN_ARGUMENTS))
+    assert isinstance(prepared, rk.DataLoader)
+    assert own_arguments(prepared) == OWN_ARGUMENTS
+
+
+def test_accelerate_keeps_our_bad_sample_policy(accelerator):
+    loader = rk.DataLoader(Line(bad=(5,)), batch_size=8, num_workers=2, on_error="skip", error_budget=0.1)
+    ids = torch.cat([batch[2] for batch in accelerator.prepare(loader)]).tolist()
+    assert sorted(ids) == [i for i in range(32) if i != 5]
+
+
+def test_accelerate_prepares_a_loader_only_once(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, seed=1))
+    assert accelerator.prepare(prepared) is prepared
+
+
+def test_accelerate_notices_the_last_batch(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(30), batch_size=8))
+    ends = [accelerator.gradient_state.end_of_dataloader for _ in prepared]
+    assert ends == [False, False, False, True]
+
+
+def test_accelerate_deals_our_order_to_its_processes():
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 5, "on_error": "skip"}
+    shares = [
+        prepare_data_loader(rk.DataLoader(Line(), **arguments), num_processes=2, process_index=rank)
+        for rank in range(2)
+    ]
+    assert all(isinstance(share, rk.DataLoader) for share in shares)
+    assert all((share.seed, share.on_error) == (5, "skip") for share in shares)
+    alone = rk.DataLoader(Line(), **arguments)
+    for _ in range(2):
+        batches = [batch[2] for batch in alone]
+        for rank, share in enumerate(shares):
+            assert same([batch[2] for batch in share], batches[rank::2])
+
+
+def test_accelerate_skips_batches_without_losing_our_arguments(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **OWN_ARGUMENTS))
+    rest = skip_first_batches(prepared, 2)
+    assert own_arguments(rest) == OWN_ARGUMENTS
+    assert torch.cat([batch[2] for batch in rest]).tolist() == list(range(16, 32))
+
+
+def test_accelerate_leaves_torchs_own_loader_alone(accelerator):
+    accelerator.prepare(rk.DataLoader(Line(), batch_size=8))
+    theirs = accelerator.prepare(torch.utils.data.DataLoader(Line(), batch_size=8))
+    assert not isinstance(theirs, rk.DataLoader)
+    assert torch.cat([batch[2] for batch in theirs]).tolist() == list(range(32))
+
+
+def test_accelerate_trains_with_our_loader(accelerator):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    loader = rk.DataLoader(Line(), batch_size=8, shuffle=True, num_workers=2, seed=1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses = []
+    for _ in range(5):
+        for x, y, _ in loader:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert len(losses) == 20
+    assert losses[-1] < losses[0] / 10
