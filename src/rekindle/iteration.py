@@ -70,10 +70,15 @@ class EpochIterator:
         if isinstance(ready, EndOfEpoch):
             self._end()
             raise StopIteration
+        self._note(ready)
+        if isinstance(ready, Made) and self._pin is None:
+            if ready.at_once:
+                counters.load.add(got - asked, 0, len(ready.order.indices))
+            loader._handed_over = got
+            return ready.value
         batch = unpack(ready)
         if self._pin is not None:
             batch = self._pin(batch)
-        self._note(ready)
         loader._handed_over = time.perf_counter()
         counters.ship.add(loader._handed_over - got)
         return batch

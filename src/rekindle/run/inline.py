@@ -46,6 +46,8 @@ class Inline:
             order = next(self._orders)
             if isinstance(order, EndOfEpoch):
                 return order
+            if self._tensors is not None and order.plain:
+                return self._gather(order, self._tensors)
             started = time.perf_counter()
             self._loader.seconds = 0.0
             made = self._make(order)
@@ -61,8 +63,6 @@ class Inline:
 
     def _make(self, order: BatchOrder) -> Made | None:
         """A batch; None if nothing is left of it."""
-        if self._tensors is not None and order.plain:
-            return self._gather(order)
         job, loader = self._job, self._loader
         wanted = self._wanted(order, order.indices, order.ids, order.generations)
         if job.batched and job.stop_at_failure and getattr(job.dataset, "__getitems__", None):
@@ -75,12 +75,10 @@ class Inline:
         good = [sample for sample in samples if type(sample) is not Failure]
         return Made(order, ids, self._collate(wanted, good), bad) if good else None
 
-    def _gather(self, order: BatchOrder) -> Made:
-        started = time.perf_counter()
+    def _gather(self, order: BatchOrder, tensors: tuple[torch.Tensor, ...]) -> Made:
         rows = torch.from_numpy(np.ascontiguousarray(order.ids))
-        batch = [tensor.index_select(0, rows) for tensor in self._tensors or ()]
-        self._loader.seconds += time.perf_counter() - started
-        return Made(order, order.ids, batch)
+        batch = [tensor.index_select(0, rows) for tensor in tensors]
+        return Made(order, order.ids, batch, at_once=True)
 
     def _wanted(
         self,

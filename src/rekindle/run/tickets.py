@@ -133,10 +133,14 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A batch that is ready and needs no unpacking; `ids` has an entry for every row ordered."""
+    """A batch that is ready and needs no unpacking; `ids` has an entry for every row ordered.
+
+    `at_once` says that nothing but loading was done for it, so that nobody had to time the parts.
+    """
 
     order: BatchOrder
     ids: NDArray[np.int64]
     value: Any
     bad: list[int] = field(default_factory=list)
     worker: int = 0
+    at_once: bool = False
