@@ -399,12 +399,9 @@ def test_a_sample_that_requires_grad_after_the_first_is_collated_as_torch_does()
     samples = [torch.ones(2), torch.ones(2, requires_grad=True)]
     (batch,) = rk.DataLoader(samples, batch_size=2)
     assert batch.requires_grad
-    errors = []
     for loader in (rk.DataLoader, Torch):  # Neither can send a batch with a history to another process.
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(RuntimeError, match=r"requires.grad"):
             list(loader(samples, batch_size=2, num_workers=1))
-        errors.append(str(caught.value).splitlines()[-1])
-    assert errors[0] == errors[1]
 
 
 @WORKERS

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
 from rekindle import keys, state, with_accelerate
-from rekindle.choose import Orders, SamplerOrders, planned_epochs, stream_orders
+from rekindle.choose import Orders, PlannedSampler, SamplerOrders, planned_epochs, stream_orders
 from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
 from rekindle.iteration import EpochIterator
@@ -96,17 +98,40 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if not stream and not (sampler is None and batch_sampler is None and generator is None):
             self._order = "sampler"
         self._seed_is_given = seed is not None
-        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
+        self.seed = self._draw_seed() if seed is None else seed
+        if self._order == "shuffled" and seed is not None:
+            self._show_order()
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
         self._bad_samples = BadSamples(on_error, error_budget)
         self._counters = Counters()
         self._position = Position()
         self._next_epoch = 0
+        self._kept_worker_seed: int | None = None  # of persistent workers, who are seeded once
         self._batch: BatchInfo | None = None
         self._handed_over: float | None = None  # when the training loop got its last batch
         self._pass: weakref.ref[EpochIterator] | None = None
         self._parked = _Parked()
         weakref.finalize(self, self._parked.close)
+
+        with_accelerate.install()
+
+    def _draw_seed(self) -> int:
+        """A seed from torch's global generator, which is put back if its numbers belong to a sampler."""
+        kept = torch.default_generator.get_state()
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        if self._order == "sampler":
+            torch.default_generator.set_state(kept)
+        return seed
+
+    def _show_order(self) -> None:
+        """Let `loader.sampler` give our order, for those who put a loader together anew from its parts.
+
+        Not for a seed that was drawn: each of several processes has drawn another.
+        """
+        sampler = PlannedSampler(self.dataset, self.seed)  # type: ignore[arg-type]
+        self.__dict__["sampler"] = sampler
+        if self.batch_sampler is not None:
+            self.batch_sampler.sampler = sampler  # type: ignore[attr-defined]
 
     # What a training script uses.
 
@@ -160,8 +185,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         earlier = self._pass() if self._pass is not None else None
         if self.persistent_workers and earlier is not None:
             earlier._detach()
-        sampler_orders = self._follow_sampler(position) if self._order == "sampler" else None
-        base_seed = self._base_seed(position, sampler_orders)
+        # Persistent workers are seeded once; a stream starts anew with every epoch all the same.
+        once = self.persistent_workers and self._order != "stream"
+        kept_seed = self._kept_worker_seed if once else None
+        sampler_orders = self._follow_sampler(position, kept_seed) if self._order == "sampler" else None
+        base_seed = self._base_seed(position, sampler_orders) if kept_seed is None else kept_seed
+        self._kept_worker_seed = base_seed
         runner = self._parked.take(self.dataset, self.persistent_workers)
         if runner is None:
             runner = start(self._work(base_seed))
@@ -172,9 +201,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             made, turn = position.stream["made"], position.stream["turn"]
             runner.begin_stream(orders, base_seed, self.batch_size or 1, made, turn)
         elif sampler_orders is not None:
-            runner.begin(sampler_orders)
+            runner.begin(sampler_orders, lambda _: base_seed)
         elif not self._parked.is_ahead_at(position):
-            runner.begin(self._planned(position))
+            seed_of_epoch = partial(_worker_seed, self.seed) if kept_seed is None else lambda _: base_seed
+            runner.begin(self._planned(position), seed_of_epoch)
         iterator = EpochIterator(self, runner, position, sampler_orders)
         self._pass = weakref.ref(iterator)
         return iterator
@@ -193,12 +223,13 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             drop_last=self.drop_last,
         )
 
-    def _follow_sampler(self, position: Position) -> SamplerOrders:
+    def _follow_sampler(self, position: Position, kept_seed: int | None) -> SamplerOrders:
         orders = SamplerOrders(
             self._index_sampler,
             batched=self._auto_collation,
             epoch=position.epoch,
             generator=self.generator,
+            base_seed=kept_seed,
             resume=position.sampler,
         )
         position.sampler = orders.resume_after(position.step)
@@ -209,10 +240,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if orders is not None:
             return orders.base_seed
         if self._order != "stream":
-            return int(keys.seeds(self.seed, 0, position.epoch, keys.Step.STREAM)[0] >> 1)
+            return _worker_seed(self.seed, position.epoch)
         if position.stream is None:
             if self.generator is None:
-                drawn = int(keys.seeds(self.seed, 0, position.epoch, keys.Step.STREAM)[0] >> 1)
+                drawn = _worker_seed(self.seed, position.epoch)
             else:
                 drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
             position.stream = {
@@ -294,6 +325,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._pass = self._handed_over = self._batch = None
         self._parked = _Parked()
         weakref.finalize(self, self._parked.close)
+
+
+@lru_cache(maxsize=8)
+def _worker_seed(seed: int, epoch: int) -> int:
+    """What workers are seeded with in an epoch, in place of the number that torch would draw."""
+    return int(keys.seeds(seed, 0, epoch, keys.Step.STREAM)[0] >> np.uint64(1))
 
 
 def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: bool) -> None:

@@ -29,7 +29,9 @@ def install() -> None:
     original = adapter.__init__
 
     def initialise(self: Any, dataset: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
-        if use_stateful_dataloader:  # torchdata's loader takes torch's arguments and no others.
+        if kwargs.get(_ENTRY) is not None:  # Ours keeps its own state: torchdata's loader is not needed.
+            use_stateful_dataloader = False
+        elif use_stateful_dataloader:
             kwargs.pop(_ENTRY, None)
         original(self, dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
 

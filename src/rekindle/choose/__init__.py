@@ -9,6 +9,7 @@ from rekindle.choose.orders import (
     stream_orders,
 )
 from rekindle.choose.plan import EpochPlan, plan_epoch
+from rekindle.choose.planned_sampler import PlannedSampler
 from rekindle.choose.samplers import SamplerOrders
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "EndOfEpoch",
     "EpochPlan",
     "Orders",
+    "PlannedSampler",
     "SamplerOrders",
     "plan_epoch",
     "planned_epochs",

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.choose.orders import BatchOrder, EndOfEpoch, plain_order
+from rekindle.choose.planned_sampler import tell_epoch
 from rekindle.global_random import STREAMS
 
 
@@ -32,8 +33,11 @@ class SamplerOrders:
         batched: bool,
         epoch: int,
         generator: torch.Generator | None,
+        base_seed: int | None = None,
         resume: dict[str, Any] | None = None,
     ) -> None:
+        """`base_seed` is what persistent workers were seeded with already: torch draws no other."""
+        tell_epoch(sampler, epoch)
         self._sampler: Any = sampler
         self._batched, self._epoch = batched, epoch
         self._ended = False
@@ -41,10 +45,13 @@ class SamplerOrders:
         if resume is None:
             self._step = self._seen = 0
             self._start = _generators(generator)
-            self._iterator, self.base_seed = self._begin(generator)
+            self._draws_seed = base_seed is None
+            self._iterator, drawn = self._begin(generator)
+            self.base_seed = drawn if base_seed is None else base_seed
         else:
             self._step, self._seen = resume["step"], resume["seen"]
             self._start, self.base_seed = resume["start"], resume["base_seed"]
+            self._draws_seed = resume["draws_seed"]
             self._iterator = self._resume(resume["sampler"], generator)
         # What resuming after so many batches takes, for all that are not handed over yet.
         self._after: dict[int, tuple[int, Any]] = {}
@@ -53,8 +60,9 @@ class SamplerOrders:
     def _begin(self, generator: torch.Generator | None) -> tuple[Iterator[Any], int]:
         """A new pass over the sampler, drawing from the generators what torch draws, in its order."""
         iterator = iter(self._sampler)
-        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-        return iterator, base_seed
+        if not self._draws_seed:
+            return iterator, 0
+        return iterator, int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
     def _resume(self, state: Any, generator: torch.Generator | None) -> Iterator[Any]:
         if self._stateful and state is not None:
@@ -83,6 +91,7 @@ class SamplerOrders:
             "seen": seen,
             "start": self._start,
             "base_seed": self.base_seed,
+            "draws_seed": self._draws_seed,
             "sampler": state,
         }
 

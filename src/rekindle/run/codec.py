@@ -80,8 +80,16 @@ class _BatchPickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
-        flat = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else None
+        value = value.resolve_conj().resolve_neg()
+        flat = _flat_bytes(value) if value.numel() else None
         return _tensor, (flat, value.dtype, tuple(value.shape))
+
+
+def _flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    whole = tensor.contiguous()
+    # Not `view(-1)`: one element counts as contiguous whatever its stride.
+    flat: NDArray[np.uint8] = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
+    return flat
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -89,7 +97,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
-        and not (tensor.is_conj() or tensor.is_neg())
     )
 
 

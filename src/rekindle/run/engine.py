@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,6 +86,7 @@ class Engine:
         self._layout: Layout | None = None
         self._batch_nbytes = 0  # of packed batches, as far as known
         self._orders: Orders = iter(())
+        self._worker_seed: Callable[[int], int] = lambda _: 0
         self._line: deque[Ticket | EndOfEpoch] = deque()  # in the order of delivery
         self._finished: deque[Ticket] = deque()  # in the order of completion
         self._tickets: dict[int, Ticket] = {}  # those with parts at work
@@ -96,9 +97,13 @@ class Engine:
         self._blame = Blame(crew.size)
         self.closed = False
 
-    def begin(self, orders: Orders) -> None:
-        """Carry out these orders from now on; what is under way is dropped."""
+    def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
+        """Carry out these orders from now on; what is under way is dropped.
+
+        `worker_seed` tells what torch would have seeded an epoch's workers with.
+        """
         self._drop_line()
+        self._worker_seed = worker_seed
         self._orders = orders
         self._dispatch()
 
@@ -108,6 +113,7 @@ class Engine:
         """The same for an iterable data set, of which worker `n` has made `made[n]` batches already."""
         self._drop_line()
         self._streams.start(base_seed, batch_size, made, turn)
+        self._worker_seed = lambda _: base_seed
         for worker in range(self.crew.size):
             self.crew.send(worker, self._streams.beginning(worker))
         self._orders = orders
@@ -183,7 +189,8 @@ class Engine:
         part.sent = self._parts_sent
         self._parts_sent += 1
         used = () if ticket.slot is None else (ticket.slot,)
-        self.crew.send(part.worker, ticket.unit(number, self._seed), used)
+        unit = ticket.unit(number, self._seed, self._worker_seed(ticket.order.epoch))
+        self.crew.send(part.worker, unit, used)
 
     # In: what workers say.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Inline:
         self._orders: Orders = iter(())
         self.closed = False
 
-    def begin(self, orders: Orders) -> None:
+    def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Carry out these orders from now on."""
         self._orders = orders
 
@@ -46,7 +47,7 @@ class Inline:
             order = next(self._orders)
             if isinstance(order, EndOfEpoch):
                 return order
-            if self._tensors is not None and order.plain:
+            if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:
                 return self._gather(order, self._tensors)
             started = time.perf_counter()
             self._loader.seconds = 0.0

@@ -173,6 +173,8 @@ def write(leaf: Leaf, column: list[Any], rows: torch.Tensor) -> None:
     elif leaf.source is torch.Tensor:
         if {value.dtype for value in column} - {leaf.dtype} or _shapes_differ(column, leaf):
             raise MismatchError
+        if any(value.requires_grad for value in column):
+            raise MismatchError
         torch.stack(column, out=rows)
     else:
         try:

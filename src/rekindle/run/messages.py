@@ -23,6 +23,7 @@ class Unit(NamedTuple):
     part: int
     kind: Kind
     seed: int
+    worker_seed: int  # what torch would have seeded this epoch's workers with
     epoch: int
     step: int
     start: int

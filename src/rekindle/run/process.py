@@ -106,10 +106,11 @@ def run_worker(job: Job, number: int, connection: Connection, base_seed: int, pa
 
     loader = SampleLoader(job.dataset, watch=watch)
 
-    def begin(seed: int) -> None:
+    def introduce(seed: int) -> None:
         _introduce(job, number, seed)
 
-    Worker(job, number, channel, loader, lambda: NoticingWorkerInfo.asked, begin).serve()
+    asked = lambda: NoticingWorkerInfo.asked  # noqa: E731
+    Worker(job, number, channel, loader, asked, introduce, base_seed).serve()
 
 
 def map_status(connection: Connection) -> NDArray[np.uint8]:

@@ -39,7 +39,7 @@ class AnyRunner(Protocol):
 class Runner(AnyRunner, Protocol):
     """Carries out orders of a map-style data set."""
 
-    def begin(self, orders: Orders) -> None:
+    def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Carry out these from now on; what is under way is dropped."""
 
 

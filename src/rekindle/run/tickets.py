@@ -48,7 +48,7 @@ class Ticket:
     replaced: list[BadSample] = field(default_factory=list)
     ended: bool = False
 
-    def unit(self, number: int, seed: int) -> Unit:
+    def unit(self, number: int, seed: int, worker_seed: int) -> Unit:
         """The message that has a part of this batch made."""
         part = self.parts[number]
         rows = slice(part.start, part.stop)
@@ -60,6 +60,7 @@ class Ticket:
             part=number,
             kind=self.kind,
             seed=seed,
+            worker_seed=worker_seed,
             epoch=self.order.epoch,
             step=self.order.step,
             start=part.start,

@@ -74,11 +74,12 @@ class Worker:
         channel: Channel,
         loader: SampleLoader,
         asked_which_worker: Callable[[], bool] = lambda: False,
-        begin: Callable[[int], None] = lambda _: None,
+        introduce: Callable[[int], None] = lambda _: None,
+        worker_seed: int = 0,
     ) -> None:
         self._job, self._number, self._channel, self._loader = job, number, channel, loader
         self._asked_which_worker = asked_which_worker
-        self._begin = begin
+        self._introduce, self._worker_seed = introduce, worker_seed
         self._inbox: deque[Unit] = deque()
         self._placed: dict[tuple[int, int], int] = {}
         self._cancelled_before = 0
@@ -96,6 +97,9 @@ class Worker:
             if unit.ticket < self._cancelled_before:
                 self._send_done(unit, cancelled=True)
                 continue
+            if unit.worker_seed != self._worker_seed:  # A new epoch, for which torch would have started anew.
+                self._worker_seed = unit.worker_seed
+                self._introduce(unit.worker_seed)
             try:
                 _WORK[unit.kind](self, unit)
             except _CancelledError:
@@ -253,7 +257,8 @@ class Worker:
     # Streams: an iterable data set decides itself what is next.
 
     def _start_stream(self, base_seed: int, skip: int, batch_size: int) -> None:
-        self._begin(base_seed)
+        self._worker_seed = base_seed
+        self._introduce(base_seed)
         try:
             self._iterator = iter(self._job.dataset)
             for _ in islice(self._iterator, skip * batch_size):

@@ -1,0 +1,35 @@
+"""Our own shuffled order as a torch sampler, for those who take a loader apart and put it together anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+from torch.utils.data import RandomSampler
+
+from rekindle import keys
+
+
+class PlannedSampler(RandomSampler):
+    """The indices of an epoch in the order that `plan_epoch` gives them; the next pass is the next epoch."""
+
+    def __init__(self, data_source: Sized, seed: int) -> None:
+        super().__init__(data_source)
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order: list[int] = keys.permutation(len(self.data_source), self.seed, self.epoch).tolist()
+        self.epoch += 1
+        return iter(order)
+
+
+def tell_epoch(sampler: Any, epoch: int) -> None:
+    """Make a sampler of ours within this one, however it is wrapped, begin with `epoch`."""
+    while sampler is not None and not isinstance(sampler, PlannedSampler):
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+    if sampler is not None:
+        sampler.set_epoch(epoch)
