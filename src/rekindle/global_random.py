@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -60,11 +61,12 @@ class _Python:
         self._generator: Any = random._inst
         address = id(self._generator) + object.__basicsize__
         self._memory = _look_at(address)
+        self._start = ctypes.c_uint64.from_address(address)  # the position and the first word
         self._table = _table(1)
         self._visible = _moves_with(self._memory, random.random, random.getstate, random.setstate)
 
     def mark(self) -> object:
-        return self._memory[:2].tobytes() if self._visible else random.getstate()
+        return self._start.value if self._visible else random.getstate()
 
     def seeder(self, seeds: NDArray[np.uint64]) -> Callable[[int], None]:
         states = list(_words(self._table, seeds))
@@ -81,10 +83,15 @@ class _Python:
         return seed if self._visible else seed_by_the_book
 
     def save(self) -> Any:
-        return random.getstate()
+        if not self._visible:
+            return random.getstate()
+        return self._memory.copy(), self._generator.gauss_next
 
     def restore(self, state: Any) -> None:
-        random.setstate(state)
+        if self._visible:
+            self._memory[:], self._generator.gauss_next = state
+        else:
+            random.setstate(state)
 
     def save_tensor(self) -> torch.Tensor:
         _, words, gauss = random.getstate()
@@ -104,7 +111,10 @@ class _NumPy:
     def __init__(self) -> None:
         # NumPy says where the state is: the words, then the position.
         self._generator = np.random.mtrand.get_bit_generator()
-        self._memory = _look_at(self._generator.ctypes.state_address)
+        address = self._generator.ctypes.state_address
+        self._memory = _look_at(address)
+        self._first_word = ctypes.c_uint32.from_address(address)
+        self._position = ctypes.c_uint32.from_address(address + 4 * _WORDS)
         self._table = _table(2)
         self._visible = _moves_with(self._memory, np.random.random, np.random.get_state, np.random.set_state)
 
@@ -112,7 +122,7 @@ class _NumPy:
         if not self._visible:
             state = np.random.get_state(legacy=False)["state"]
             return state["pos"], state["key"].tobytes()
-        return self._memory[0], self._memory[_WORDS]
+        return self._first_word.value, self._position.value
 
     def seeder(self, seeds: NDArray[np.uint64]) -> Callable[[int], None]:
         states = list(_words(self._table, seeds))
@@ -150,7 +160,21 @@ class _Torch:
 
     name = "torch"
 
+    def __init__(self) -> None:
+        # Behind the seed in the generator's memory: how much is left, where it goes on, the first word.
+        generator: Any = torch.default_generator
+        address = generator._cdata + _offset_of_torchs_seed()
+        self._seen = (ctypes.c_uint64 * 2).from_address(address + 8)
+        self._visible = _moves_with(
+            np.ctypeslib.as_array(self._seen).view(np.uint32),
+            lambda: float(torch.rand(())),
+            self.save,
+            self.restore,
+        )
+
     def mark(self) -> object:
+        if self._visible:
+            return self._seen[0], self._seen[1]
         return torch.default_generator.get_state().numpy().tobytes()
 
     def seeder(self, seeds: NDArray[np.uint64]) -> Callable[[int], None]:
@@ -171,6 +195,15 @@ class _Torch:
 
     save_tensor = save
     restore_tensor = restore
+
+
+def _offset_of_torchs_seed() -> int:
+    """Where a generator of torch's keeps its seed, from its start; found with one that nobody else uses."""
+    probe: Any = torch.Generator()
+    unlikely = 0x5EED5EED12345678
+    probe.manual_seed(unlikely)
+    memory = ctypes.string_at(probe._cdata, 256)  # It is larger than that by its 624 words.
+    return max(memory.find(unlikely.to_bytes(8, sys.byteorder)), 0)
 
 
 def _look_at(address: int) -> NDArray[np.uint32]:
@@ -205,6 +238,14 @@ def _words(table: NDArray[np.uint64], seeds: NDArray[np.uint64]) -> NDArray[np.u
 
 
 STREAMS: tuple[Stream, ...] = (_Python(), _NumPy(), _Torch())
+
+
+def marks() -> tuple[object, ...]:
+    """The marks of all three: equal before and after a piece of code only if it drew nothing."""
+    return _MARKS[0](), _MARKS[1](), _MARKS[2]()
+
+
+_MARKS = [stream.mark for stream in STREAMS]
 
 
 def seed_like_torch(base_seed: int, worker: int) -> None:

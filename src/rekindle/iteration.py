@@ -5,19 +5,29 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from rekindle.choose import EndOfEpoch, SamplerOrders
+from rekindle.choose import EndOfEpoch
 from rekindle.errors import WorkerError
 from rekindle.run.runner import AnyRunner
 from rekindle.run.tickets import Filled, Made
-from rekindle.ship import BatchInfo, good_rows, pinner, unpack
+from rekindle.ship import pinner, unpack
 from rekindle.state import Position
 
 if TYPE_CHECKING:
     from rekindle.loader import DataLoader
 
-Batch_co = TypeVar("Batch_co", covariant=True)
+_FORGET_EVERY = 64  # batches
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a loader has got: apart from it, because setting an attribute of torch's loader is slow."""
+
+    position: Position = field(default_factory=Position)
+    last: Filled | Made | None = None  # the batch handed over last
+    handed_over: float | None = None  # when that was, as long as the training loop is at work on it
 
 
 class EpochIterator:
@@ -28,10 +38,9 @@ class EpochIterator:
         loader: DataLoader[Any],
         runner: AnyRunner,
         position: Position,
-        sampler_orders: SamplerOrders | None,
     ) -> None:
-        self._loader, self._runner = loader, runner
-        self._position, self._sampler_orders = position, sampler_orders
+        self._loader, self._runner, self._position = loader, runner, position
+        self._progress, self._counters, self._in_order = loader._progress, loader._counters, loader.in_order
         self._pin = pinner(loader.pin_memory, loader.pin_memory_device)
         self._ended = False
         self._yielded = 0
@@ -52,12 +61,11 @@ class EpochIterator:
         return list(getattr(crew, "processes", None) or getattr(crew, "threads", []))
 
     def __next__(self) -> Any:
-        loader = self._loader
-        counters = loader._counters
+        progress, counters = self._progress, self._counters
         asked = time.perf_counter()
-        if loader._handed_over is not None:
-            counters.consume.add(asked - loader._handed_over)
-            loader._handed_over = None
+        if progress.handed_over is not None:
+            counters.consume.add(asked - progress.handed_over)
+            progress.handed_over = None
         if self._ended:
             raise StopIteration
         if self._runner.closed:
@@ -74,28 +82,27 @@ class EpochIterator:
         if isinstance(ready, Made) and self._pin is None:
             if ready.at_once:
                 counters.load.add(got - asked, 0, len(ready.order.indices))
-            loader._handed_over = got
+            progress.handed_over = got
             return ready.value
         batch = unpack(ready)
         if self._pin is not None:
             batch = self._pin(batch)
-        loader._handed_over = time.perf_counter()
-        counters.ship.add(loader._handed_over - got)
+        progress.handed_over = time.perf_counter()
+        counters.ship.add(progress.handed_over - got)
         return batch
 
     def _note(self, ready: Filled | Made) -> None:
         """Keep account of a batch that is handed over."""
-        loader, position, order = self._loader, self._position, ready.order
-        loader._counters.batches += 1
-        loader._counters.samples += len(order.indices) - len(ready.bad)
-        loader._batch = BatchInfo(order, ready.ids, good_rows(ready))
-        loader._position = position
-        if loader.in_order:
+        position, order = self._position, ready.order
+        self._counters.batches += 1
+        self._counters.samples += len(order.indices) - len(ready.bad)
+        self._progress.last, self._progress.position = ready, position
+        if self._in_order:
             position.step = order.step + 1
         else:
             position.deliver(order.step)
-        if self._sampler_orders is not None:
-            position.sampler = self._sampler_orders.resume_after(position.step)
+        if position.sampler is not None and not order.step % _FORGET_EVERY:
+            position.sampler.forget_before(position.step)
         if position.stream is not None:
             made = position.stream["made"]
             made[ready.worker] += 1
@@ -122,8 +129,8 @@ class EpochIterator:
     def _end(self) -> None:
         self._ended = True
         self._drop.detach()
-        if self._loader._position is self._position:
-            self._loader._position = Position(epoch=self._loader._next_epoch)
+        if self._progress.position is self._position:
+            self._progress.position = Position(epoch=self._loader._next_epoch)
         self._loader._park(self._runner)
 
     def _detach(self) -> None:

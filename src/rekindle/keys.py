@@ -8,6 +8,7 @@ sample's numbers do not depend on which worker draws them, or on what was drawn 
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,7 +53,17 @@ def _unsigned(numbers: ArrayLike) -> NDArray[np.uint64]:
 
 def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.SAMPLE) -> NDArray[np.uint64]:
     """One 64-bit seed for each of `samples`, in its turn (the epoch or the generation), for `step`."""
-    return split(split(split(seed, step), turns), samples)
+    base = _base(seed, step, turns) if type(turns) is int else split(_split_one(seed, step), turns)
+    return split(base, samples)
+
+
+@lru_cache(maxsize=64)
+def _base(seed: int, step: int, turn: int) -> int:
+    return _split_one(_split_one(seed, step), turn)
+
+
+def _split_one(base: int, counter: int) -> int:
+    return int(split(base, counter)[0])
 
 
 def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
@@ -17,7 +16,7 @@ from rekindle import keys, state, with_accelerate
 from rekindle.choose import Orders, PlannedSampler, SamplerOrders, planned_epochs, stream_orders
 from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
-from rekindle.iteration import EpochIterator
+from rekindle.iteration import EpochIterator, Progress
 from rekindle.run import BadSamples, OnError, Work, start
 from rekindle.run.changes import fingerprint
 from rekindle.run.runner import AnyRunner
@@ -104,11 +103,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
         self._bad_samples = BadSamples(on_error, error_budget)
         self._counters = Counters()
-        self._position = Position()
+        self._progress = Progress()
         self._next_epoch = 0
         self._kept_worker_seed: int | None = None  # of persistent workers, who are seeded once
-        self._batch: BatchInfo | None = None
-        self._handed_over: float | None = None  # when the training loop got its last batch
         self._pass: weakref.ref[EpochIterator] | None = None
         self._parked = _Parked()
         weakref.finalize(self, self._parked.close)
@@ -138,7 +135,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super().__iter__()  # torch's legacy pipes have their own protocol with torch's workers.
-        position = self._position
+        position = self._progress.position
         if position.begun:  # Another pass was dropped halfway or still goes on: this one is a new epoch.
             position = Position(self._next_epoch)
         return self._start_pass(position)
@@ -146,9 +143,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     @property
     def batch(self) -> BatchInfo:
         """What the batch just yielded consists of: `ids`, `weights`, `epoch`, `step`, `fresh`."""
-        if self._batch is None:
+        if self._progress.last is None:
             raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
-        return self._batch
+        return BatchInfo(self._progress.last)
 
     def report(self) -> Report:
         """Where the time went, since this loader was made."""
@@ -161,7 +158,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
-        return state.save(self._identity(), self._position, self._bad_samples.found)
+        return state.save(self._identity(), self._progress.position, self._bad_samples.found)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on where another loader stood: the next pass gives the rest of its epoch.
@@ -172,16 +169,16 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         identity = self._identity()
         if not self._seed_is_given and isinstance(saved, dict) and isinstance(saved.get("seed"), int):
             identity["seed"] = saved["seed"]
-        self._position, found = state.load(saved, identity)
+        self._progress.position, found = state.load(saved, identity)
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
-        self.seed, self._next_epoch = identity["seed"], self._position.epoch
+        self.seed, self._next_epoch = identity["seed"], self._progress.position.epoch
         self._parked.close()
 
     # A pass: who makes the batches, and which.
 
     def _start_pass(self, position: Position) -> EpochIterator:
         position.begun = True
-        self._position, self._next_epoch = position, position.epoch + 1
+        self._progress.position, self._next_epoch = position, position.epoch + 1
         earlier = self._pass() if self._pass is not None else None
         if self.persistent_workers and earlier is not None:
             earlier._detach()
@@ -205,7 +202,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         elif not self._parked.is_ahead_at(position):
             seed_of_epoch = partial(_worker_seed, self.seed) if kept_seed is None else lambda _: base_seed
             runner.begin(self._planned(position), seed_of_epoch)
-        iterator = EpochIterator(self, runner, position, sampler_orders)
+        iterator = EpochIterator(self, runner, position)
         self._pass = weakref.ref(iterator)
         return iterator
 
@@ -230,9 +227,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             epoch=position.epoch,
             generator=self.generator,
             base_seed=kept_seed,
-            resume=position.sampler,
+            resume=position.sampler_state,
         )
-        position.sampler = orders.resume_after(position.step)
+        position.sampler = orders
         return orders
 
     def _base_seed(self, position: Position, orders: SamplerOrders | None) -> int:
@@ -311,19 +308,20 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """The arguments that torch's loader does not have, to make another loader like this one with."""
         return {name: getattr(self, name) for name in ("seed", "executor", "on_error", "error_budget")}
 
-    # Copies and pickles of a loader start with no workers.
+    # A copy or a pickle of a loader has no workers, and begins with the next epoch.
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        for name in ("_parked", "_pass", "_handed_over", "_batch"):
+        for name in ("_parked", "_pass"):
             del kept[name]
-        kept["_position"] = copy.deepcopy(self._position)
+        position = self._progress.position
+        kept["_progress"] = Progress(Position(self._next_epoch) if position.begun else position)
+        kept["_counters"] = Counters()
+        kept["_bad_samples"] = BadSamples(self.on_error, self.error_budget, list(self._bad_samples.found))
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept)
-        self._pass = self._handed_over = self._batch = None
-        self._parked = _Parked()
+        self.__dict__.update(kept, _pass=None, _parked=_Parked())
         weakref.finalize(self, self._parked.close)
 
 

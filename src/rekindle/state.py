@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rekindle.choose import SamplerOrders
 from rekindle.errors import StateError
 from rekindle.run import BadSample
 
@@ -25,9 +26,14 @@ class Position:
     epoch: int = 0
     step: int = 0
     ahead: set[int] = field(default_factory=set)
-    sampler: dict[str, Any] | None = None  # what a user's sampler needs to be resumed
+    sampler: SamplerOrders | None = None  # a user's sampler that a pass follows
+    sampler_state: dict[str, Any] | None = None  # what it takes to resume one
     stream: dict[str, Any] | None = None  # what an iterable data set needs
     begun: bool = False  # a pass goes on from here already
+
+    def how_to_resume_sampler(self) -> dict[str, Any] | None:
+        """What a user's sampler needs to go on from here; None for an order of our own."""
+        return self.sampler_state if self.sampler is None else self.sampler.resume_after(self.step)
 
     def deliver(self, step: int) -> None:
         """Note that a batch was handed over."""
@@ -45,7 +51,7 @@ def save(identity: dict[str, Any], position: Position, bad: list[BadSample]) -> 
         "epoch": position.epoch,
         "step": position.step,
         "ahead": torch.tensor(sorted(position.ahead), dtype=torch.int64),
-        "sampler": copy.deepcopy(position.sampler),
+        "sampler": copy.deepcopy(position.how_to_resume_sampler()),
         "stream": copy.deepcopy(position.stream),
         "bad_epochs": torch.tensor([one.epoch for one in bad], dtype=torch.int64),
         "bad_ids": torch.tensor([one.id for one in bad], dtype=torch.int64),
@@ -73,7 +79,7 @@ def load(state: dict[str, Any], identity: dict[str, Any]) -> tuple[Position, lis
             epoch=int(state["epoch"]),
             step=int(state["step"]),
             ahead=set(state["ahead"].tolist()),
-            sampler=copy.deepcopy(state["sampler"]),
+            sampler_state=copy.deepcopy(state["sampler"]),
             stream=copy.deepcopy(state["stream"]),
         )
         epochs, ids = state["bad_epochs"].tolist(), state["bad_ids"].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from rekindle.choose.plan import EpochPlan, plan_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOrder:
-    """One batch to carry out.
+class BatchOrder(NamedTuple):
+    """One batch to carry out: a part of a plan, or what a user's sampler names.
 
     `indices` is what the data set is asked for; `ids` are the same as integers, which name a sample in
     keys, states and reports (a sample's place in the epoch, where an index is no integer). `plain` says that
@@ -25,12 +24,43 @@ class BatchOrder:
     step: int
     indices: list[Any]
     ids: NDArray[np.int64]
-    generations: NDArray[np.int64]
-    fresh: NDArray[np.bool_]
-    weights: NDArray[np.float32]
     plain: bool
-    # The samples of the whole epoch, where they are known: what may stand in for one that fails.
-    peers: NDArray[np.int64] | None = None
+    plan: EpochPlan | None = None
+
+    @property
+    def turn(self) -> int | None:
+        """The generation of all samples, if they have the same; None if `generations` has to be asked."""
+        if self.plan is None or self.plan.generations.strides == (0,):
+            return self.epoch
+        return None
+
+    @property
+    def generations(self) -> NDArray[np.int64]:
+        """Which augmentation of each sample is meant."""
+        part: NDArray[np.int64] = self._part("generations", np.int64(self.epoch))
+        return part
+
+    @property
+    def fresh(self) -> NDArray[np.bool_]:
+        """Which samples are computed anew."""
+        part: NDArray[np.bool_] = self._part("fresh", np.bool_(True))
+        return part
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """What each sample counts for in the loss."""
+        part: NDArray[np.float32] = self._part("weights", np.float32(1))
+        return part
+
+    @property
+    def peers(self) -> NDArray[np.int64] | None:
+        """The samples of the whole epoch, where they are known: what may stand in for one that fails."""
+        return None if self.plan is None else self.plan.ids
+
+    def _part(self, name: str, otherwise: Any) -> Any:
+        if self.plan is None:
+            return np.broadcast_to(otherwise, self.ids.shape)
+        return getattr(self.plan, name)[self.plan.rows(self.step)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +73,11 @@ class EndOfEpoch:
 Orders: TypeAlias = Iterator[BatchOrder | EndOfEpoch]
 
 
-def plain_order(epoch: int, step: int, indices: list[Any], ids: NDArray[np.int64]) -> BatchOrder:
-    """A batch outside any plan: all of it fresh, all of weight 1."""
-    return BatchOrder(
-        epoch=epoch,
-        step=step,
-        indices=indices,
-        ids=ids,
-        generations=np.broadcast_to(np.int64(epoch), ids.shape),
-        fresh=np.broadcast_to(np.bool_(True), ids.shape),
-        weights=np.broadcast_to(np.float32(1), ids.shape),
-        plain=all(type(index) is int for index in indices),
-    )
-
-
 def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
     """The batches of a plan from `first_step` on, then the mark that the epoch is over."""
     for step in range(first_step, plan.steps):
-        rows = plan.rows(step)
-        ids = plan.ids[rows]
-        yield BatchOrder(
-            epoch=plan.epoch,
-            step=step,
-            indices=ids.tolist(),
-            ids=ids,
-            generations=plan.generations[rows],
-            fresh=plan.fresh[rows],
-            weights=plan.weights[rows],
-            plain=True,
-            peers=plan.ids,
-        )
+        ids = plan.ids[plan.rows(step)]
+        yield BatchOrder(plan.epoch, step, ids.tolist(), ids, True, plan)
     yield EndOfEpoch(plan.epoch)
 
 
@@ -110,5 +115,5 @@ def stream_orders(epoch: int, batch_size: int | None) -> Orders:
     step = 0
     while True:
         ids = np.arange(step * size, (step + 1) * size)
-        yield plain_order(epoch, step, [None] * size, ids)
+        yield BatchOrder(epoch, step, [None] * size, ids, plain=False)
         step += 1

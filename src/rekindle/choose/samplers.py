@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.choose.orders import BatchOrder, EndOfEpoch, plain_order
+from rekindle.choose.orders import BatchOrder, EndOfEpoch
 from rekindle.choose.planned_sampler import tell_epoch
 from rekindle.global_random import STREAMS
 
@@ -83,8 +83,6 @@ class SamplerOrders:
 
     def resume_after(self, steps: int) -> dict[str, Any]:
         """What it takes to go on after so many batches of this epoch."""
-        for step in [step for step in self._after if step < steps]:
-            del self._after[step]
         seen, state = self._after[steps]
         return {
             "step": steps,
@@ -94,6 +92,10 @@ class SamplerOrders:
             "draws_seed": self._draws_seed,
             "sampler": state,
         }
+
+    def forget_before(self, steps: int) -> None:
+        """Promise not to ask about fewer batches than these."""
+        self._after = {step: what for step, what in self._after.items() if step >= steps}
 
     def __iter__(self) -> SamplerOrders:
         return self
@@ -107,7 +109,9 @@ class SamplerOrders:
             self._ended = True
             return EndOfEpoch(self._epoch)
         indices = list(drawn) if self._batched else [drawn]
-        order = plain_order(self._epoch, self._step, indices, _as_integers(indices, self._seen))
+        plain = all(type(index) is int for index in indices)
+        ids = _as_integers(indices, self._seen)
+        order = BatchOrder(self._epoch, self._step, indices, ids, plain)
         self._step += 1
         self._seen += len(indices)
         self._remember()

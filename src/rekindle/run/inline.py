@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
+from rekindle import global_random
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.counters import Counters
-from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
 from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept
 from rekindle.run.tickets import Made
@@ -30,10 +30,11 @@ class Inline:
         self._job, self._seed = job, seed
         self._bad_samples, self._counters = bad_samples, counters
         self._loader = SampleLoader(job.dataset, alone=generators_kept)
-        self._rows = rows
-        self._layout: layout.Layout | None = None
+        dataset: Any = job.dataset
+        self._together = job.batched and job.stop_at_failure and bool(getattr(dataset, "__getitems__", None))
+        self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
-        self._tensors = job.dataset.tensors if rows and type(job.dataset) is TensorDataset else None
+        self._tensors = dataset.tensors if rows and type(dataset) is TensorDataset else None
         self._orders: Orders = iter(())
         self.closed = False
 
@@ -47,16 +48,35 @@ class Inline:
             order = next(self._orders)
             if isinstance(order, EndOfEpoch):
                 return order
-            if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:
-                return self._gather(order, self._tensors)
-            started = time.perf_counter()
-            self._loader.seconds = 0.0
-            made = self._make(order)
-            took = time.perf_counter() - started
-            self._counters.load.add(self._loader.seconds, calls=len(order.indices))
-            self._counters.collate.add(took - self._loader.seconds, calls=len(order.indices))
+            made = self._make_at_once(order) or self._make_in_parts(order)
             if made is not None:
                 return made
+
+    def _make_at_once(self, order: BatchOrder) -> Made | None:
+        """A batch the quick way, with nothing around the user's code; None if that does not do."""
+        if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:
+            rows = torch.from_numpy(np.ascontiguousarray(order.ids))
+            gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
+            return Made(order, order.ids, gathered, at_once=True)
+        if not self._loader.quiet:
+            return None
+        marks = global_random.marks()
+        try:
+            batch = self._fetch(order.indices)
+        except Exception:  # Raised again, with the sample's index, by the careful way.
+            return None
+        if global_random.marks() != marks:
+            return None
+        return Made(order, order.ids, batch, at_once=True)
+
+    def _make_in_parts(self, order: BatchOrder) -> Made | None:
+        started = time.perf_counter()
+        self._loader.seconds = 0.0
+        made = self._make(order)
+        took = time.perf_counter() - started
+        self._counters.load.add(self._loader.seconds, 0, len(order.indices))
+        self._counters.collate.add(took - self._loader.seconds, 0, len(order.indices))
+        return made
 
     def close(self) -> None:
         """Nothing runs in between: there is nothing to end."""
@@ -65,8 +85,9 @@ class Inline:
     def _make(self, order: BatchOrder) -> Made | None:
         """A batch; None if nothing is left of it."""
         job, loader = self._job, self._loader
-        wanted = self._wanted(order, order.indices, order.ids, order.generations)
-        if job.batched and job.stop_at_failure and getattr(job.dataset, "__getitems__", None):
+        turns = order.generations if order.turn is None else order.turn
+        wanted = Wanted(self._seed, order.epoch, order.step, order.indices, order.ids, turns)
+        if self._together:
             return Made(order, order.ids, self._collate(wanted, loader.load_together(wanted)))
         samples = loader.load(wanted, stop_at_failure=job.stop_at_failure)
         bad = [row for row, sample in enumerate(samples) if type(sample) is Failure]
@@ -76,19 +97,9 @@ class Inline:
         good = [sample for sample in samples if type(sample) is not Failure]
         return Made(order, ids, self._collate(wanted, good), bad) if good else None
 
-    def _gather(self, order: BatchOrder, tensors: tuple[torch.Tensor, ...]) -> Made:
-        rows = torch.from_numpy(np.ascontiguousarray(order.ids))
-        batch = [tensor.index_select(0, rows) for tensor in tensors]
-        return Made(order, order.ids, batch, at_once=True)
-
-    def _wanted(
-        self,
-        order: BatchOrder,
-        indices: list[Any],
-        ids: NDArray[np.int64],
-        generations: NDArray[np.int64],
-    ) -> Wanted:
-        return Wanted(self._seed, order.epoch, order.step, indices, ids, generations)
+    def _collate(self, wanted: Wanted, samples: Any) -> Any:
+        argument = samples if self._job.batched else samples[0]
+        return self._loader.call(self._job.collate_fn, wanted, argument)
 
     # Bad samples.
 
@@ -119,36 +130,16 @@ class Inline:
     def _stand_in(self, order: BatchOrder, row: int, attempt: int) -> tuple[Any, int]:
         """What another sample gives in a bad one's place, and its id."""
         index, id_ = substitute(self._seed, order, int(order.ids[row]), attempt)
-        generations = order.generations[row : row + 1]
-        wanted = self._wanted(order, [index], np.array([id_]), generations)
+        turns = order.generations[row : row + 1]
+        wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], turns)
         return self._loader.load(wanted, stop_at_failure=False)[0], id_
 
-    # Samples to a batch.
 
-    def _collate(self, wanted: Wanted, samples: Any) -> Any:
-        if self._rows:
-            try:
-                return self._write(samples)
-            except layout.MismatchError:
-                pass
-        argument = samples if self._job.batched else samples[0]
-        return self._loader.call(self._job.collate_fn, wanted, argument)
-
-    def _write(self, samples: list[Any]) -> Any:
-        """The batch, each sample written to its row."""
-        if self._layout is None or self._layout.rows < len(samples):
-            spec = layout.describe(samples[0])
-            if spec is None:
-                self._rows = False
-                raise layout.MismatchError
-            self._layout = layout.Layout(spec, len(samples))
-        spec = self._layout.spec
-        made = layout.columns(samples, spec)
-        memory = np.empty(self._layout.nbytes, dtype=np.uint8)
-        leaves: list[Any] = self._layout.tensors(memory, len(samples))
-        for number, (leaf, column) in enumerate(zip(self._layout.leaves, made, strict=True)):
-            if leaves[number] is None:
-                leaves[number] = layout.check_objects(leaf, column)
-            else:
-                layout.write(leaf, column, leaves[number])
-        return layout.assemble(spec, leaves)
+def _fetcher(job: Job, together: bool) -> Callable[[list[Any]], Any]:
+    """What makes a batch of indices with the user's code and nothing else."""
+    dataset, collate_fn = job.dataset, job.collate_fn
+    if not job.batched:
+        return lambda indices: collate_fn(dataset[indices[0]])
+    if together:
+        return lambda indices: collate_fn(dataset.__getitems__(indices))
+    return lambda indices: collate_fn([dataset[index] for index in indices])

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import default_collate, default_convert
 
 from rekindle import keys
 from rekindle.global_random import STREAMS, Stream
@@ -26,8 +27,7 @@ class _MadeInVainError(Exception):
     """A generator that was not seeded has moved: what was made with it has to be made again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Samples to load: what the data set is asked for, and what their randomness is keyed by."""
 
     seed: int
@@ -64,6 +64,11 @@ class SampleLoader:
         self._watch = watch
         self._moving: tuple[Stream, ...] = ()
         self._settled = False
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the data set has not drawn anything so far."""
+        return self._settled and not self._moving
 
     def load(self, wanted: Wanted, *, stop_at_failure: bool, careful: bool = False) -> list[Any]:
         """The wanted samples; a Failure in the place of each that raised (the last, if told to stop).
@@ -119,6 +124,8 @@ class SampleLoader:
 
     def call(self, function: Callable[[Any], Any], wanted: Wanted, argument: Any) -> Any:
         """What a function of the batch gives, such as the user's collate function."""
+        if function in _DRAW_NOTHING:
+            return function(argument)
         return self._for_batch(wanted, lambda: function(argument))
 
     def _for_batch(self, wanted: Wanted, action: Callable[[], Result]) -> Result:
@@ -155,6 +162,9 @@ class SampleLoader:
         moved = tuple(stream for stream, mark in marks.items() if stream.mark() != mark)
         self._moving += moved
         return bool(moved)
+
+
+_DRAW_NOTHING = (default_collate, default_convert)
 
 
 @contextmanager

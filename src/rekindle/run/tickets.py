@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +54,7 @@ class Ticket:
         part = self.parts[number]
         rows = slice(part.start, part.stop)
         indices = self.indices[rows]
-        turns = self.order.generations[rows]
-        one_turn = len(turns) > 0 and (turns.strides == (0,) or len(turns) == 1)
+        turn = self.order.turn
         return Unit(
             ticket=self.number,
             part=number,
@@ -66,7 +66,7 @@ class Ticket:
             start=part.start,
             indices=indices,
             ids=None if self.order.plain else self.ids[rows].tolist(),
-            generations=int(turns[0]) if one_turn else turns.tolist(),
+            generations=self.order.generations[rows].tolist() if turn is None else turn,
             slot=None if self.slot is None else self.slot.number,
             careful=part.deaths > 0,
         )
@@ -132,16 +132,15 @@ class Filled:
     bad: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(NamedTuple):
     """A batch that is ready and needs no unpacking; `ids` has an entry for every row ordered.
 
-    `at_once` says that nothing but loading was done for it, so that nobody had to time the parts.
+    `at_once` says that nobody timed the parts of its making.
     """
 
     order: BatchOrder
     ids: NDArray[np.int64]
     value: Any
-    bad: list[int] = field(default_factory=list)
+    bad: Sequence[int] = ()
     worker: int = 0
     at_once: bool = False

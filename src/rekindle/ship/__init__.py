@@ -2,6 +2,6 @@
 
 from rekindle.ship.info import BatchInfo
 from rekindle.ship.pin import pinner
-from rekindle.ship.unpack import good_rows, unpack
+from rekindle.ship.unpack import unpack
 
-__all__ = ["BatchInfo", "good_rows", "pinner", "unpack"]
+__all__ = ["BatchInfo", "pinner", "unpack"]

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.choose import BatchOrder
+from rekindle.run.tickets import Filled, Made
+from rekindle.ship.unpack import good_rows
 
 
 class BatchInfo:
@@ -17,9 +18,9 @@ class BatchInfo:
     The tensors have one entry a sample, in the order of the batch's rows.
     """
 
-    def __init__(self, order: BatchOrder, ids: NDArray[np.int64], good: NDArray[np.int64] | None) -> None:
-        self._order, self._ids, self._good = order, ids, good
-        self.epoch, self.step = order.epoch, order.step
+    def __init__(self, ready: Filled | Made) -> None:
+        self._order, self._ids, self._good = ready.order, ready.ids, good_rows(ready)
+        self.epoch, self.step = ready.order.epoch, ready.order.step
 
     def __repr__(self) -> str:
         return f"BatchInfo(epoch={self.epoch}, step={self.step}, ids={self.ids.tolist()})"
