@@ -37,7 +37,8 @@ class BadSamples:
 
     def note(self, bad: BadSample, order: BatchOrder) -> None:
         """Record a bad sample of a batch; BadSamplesError if that is one too many in its epoch."""
-        self.found.append(bad)
+        if all((bad.epoch, bad.id) != (other.epoch, other.id) for other in self.found):
+            self.found.append(bad)
         seen = (order.step + 1) * len(order.indices)
         epoch_size = seen if order.peers is None else len(order.peers)
         in_epoch = {other.id for other in self.found if other.epoch == bad.epoch}

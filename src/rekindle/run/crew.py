@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -10,11 +11,10 @@ import signal
 import time
 import warnings
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from multiprocessing.reduction import send_handle
 from typing import Any
 
+from rekindle.run.line import Line, open_line
 from rekindle.run.messages import Death, Forget, MapSlot
 from rekindle.run.process import engine_ends, run_worker
 from rekindle.run.slots import Slot, SlotPool
@@ -27,18 +27,15 @@ _GRACE = 1.0  # seconds that a worker has to end by itself
 class _Member:
     """One worker process and the engine's end of the line to it."""
 
-    def __init__(self, process: Any, connection: Connection) -> None:
-        self.process, self.connection = process, connection
+    def __init__(self, process: Any, line: Line) -> None:
+        self.process, self.line = process, line
         self.mapped: set[int] = set()
         self.seen_stopped = False
-
-    def send(self, message: Any) -> None:
-        # Not `connection.send`, whose pickler takes longer to make than our messages take to pickle.
-        self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        self.events = selectors.EVENT_READ
 
     def close(self) -> None:
-        engine_ends.discard(self.connection)
-        self.connection.close()
+        engine_ends.discard(self.line)
+        self.line.close()
 
 
 class ProcessCrew:
@@ -66,21 +63,19 @@ class ProcessCrew:
         return [member.process for member in self._members]
 
     def _start(self, number: int) -> _Member:
-        ours, theirs = self._context.Pipe(duplex=True)
-        engine_ends.add(ours)
-        # A forked worker's parent is this process, a spawned one's too, a forkserver's is the server.
-        parent = None if self._context.get_start_method() == "forkserver" else os.getpid()
+        line, theirs = open_line()
+        engine_ends.add(line)
         process = self._context.Process(
             target=run_worker,
-            args=(self._job, number, theirs, self._base_seed, parent),
+            args=(self._job, number, theirs, self._base_seed, os.getpid()),
             daemon=True,
             name=f"rekindle-worker-{number}",
         )
         try:
             process.start()
         except BaseException as error:
-            engine_ends.discard(ours)
-            ours.close()
+            engine_ends.discard(line)
+            line.close()
             if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
                 warnings.warn(
                     "Got pickle error when starting a worker process: with the start method "
@@ -91,10 +86,10 @@ class ProcessCrew:
             raise
         finally:
             theirs.close()
-        member = _Member(process, ours)
+        member = _Member(process, line)
         self._status_words[number] = -1
-        self._selector.register(ours, selectors.EVENT_READ, number)
-        self._send_slot(member, self._status)
+        self._selector.register(line, member.events, number)
+        self._tell(member, MapSlot(self._status.number, self._status.nbytes), self._status.fd)
         return member
 
     def send(self, number: int, message: Any, slots: Sequence[Slot] = ()) -> None:
@@ -103,32 +98,42 @@ class ProcessCrew:
         A worker that is gone gets nothing; its death is told by `poll`.
         """
         member = self._members[number]
-        try:
-            gone = [slot for slot in member.mapped if not self._pool.has(slot)]
-            if gone:
-                member.send(Forget(gone))
-                member.mapped.difference_update(gone)
-            for slot in slots:
-                if slot.number not in member.mapped:
-                    self._send_slot(member, slot)
-            member.send(message)
-        except OSError:
-            return
+        gone = [slot for slot in member.mapped if not self._pool.has(slot)]
+        if gone:
+            self._tell(member, Forget(gone))
+            member.mapped.difference_update(gone)
+        for slot in slots:
+            if slot.number not in member.mapped:
+                self._tell(member, MapSlot(slot.number, slot.nbytes), slot.fd)
+                member.mapped.add(slot.number)
+        self._tell(member, message)
 
-    def _send_slot(self, member: _Member, slot: Slot) -> None:
-        try:
-            member.send(MapSlot(slot.number, slot.nbytes))
-            send_handle(member.connection, slot.fd, member.process.pid)
-        except OSError:
-            return
-        member.mapped.add(slot.number)
+    def _tell(self, member: _Member, message: Any, fd: int | None = None) -> None:
+        # A worker that is gone cannot be told anything; `poll` finds out.
+        with contextlib.suppress(OSError):
+            member.line.send(message)
+            if fd is not None:
+                member.line.send_descriptor(fd)
+        self._listen_for(member)
+
+    def _listen_for(self, member: _Member) -> None:
+        """Have the selector say when more can be sent, as long as there is more to send."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if member.line.waiting_to_send else 0)
+        if events != member.events:
+            member.events = events
+            self._selector.modify(member.line, events, self._selector.get_key(member.line).data)
 
     def poll(self, timeout: float) -> list[tuple[int, Any]]:
         """What workers said, waiting up to `timeout` seconds for the first word; deaths come last."""
         said: list[tuple[int, Any]] = []
-        for key, _ in self._selector.select(timeout):
-            number = key.data
-            said += self._listen(number)
+        for key, events in self._selector.select(timeout):
+            member = self._members[key.data]
+            if events & selectors.EVENT_WRITE:
+                with contextlib.suppress(OSError):
+                    member.line.flush()
+                self._listen_for(member)
+            if events & selectors.EVENT_READ:
+                said += self._listen(key.data)
         now = time.monotonic()
         if now - self._last_check >= _CHECK_EVERY:
             self._last_check = now
@@ -136,18 +141,10 @@ class ProcessCrew:
         return said
 
     def _listen(self, number: int) -> list[tuple[int, Any]]:
-        connection = self._members[number].connection
-        said: list[tuple[int, Any]] = []
-        try:
-            while True:
-                said.append((number, connection.recv()))
-                if not connection.poll():
-                    return said
-        except (EOFError, OSError):
+        messages, is_open = self._members[number].line.receive()
+        said: list[tuple[int, Any]] = [(number, message) for message in messages]
+        if not is_open:
             said.append((number, self._replace(number, guiltless=False)))
-        except (pickle.UnpicklingError, ValueError, AttributeError, ImportError, IndexError, MemoryError):
-            # Not a message of ours: reading one was interrupted (Ctrl-C), and the line is out of step.
-            said.append((number, self._replace(number, guiltless=True)))
         return said
 
     def _look_after_members(self) -> list[tuple[int, Any]]:
@@ -155,7 +152,7 @@ class ProcessCrew:
         said = []
         for number, member in enumerate(self._members):
             if not member.process.is_alive():
-                said += self._listen(number) if member.connection.poll() else []
+                said += self._listen(number)
                 if self._members[number] is member:
                     said.append((number, self._replace(number, guiltless=False)))
                 continue
@@ -169,7 +166,7 @@ class ProcessCrew:
     def _replace(self, number: int, guiltless: bool) -> Death:
         """Make sure that a worker is gone, start another in its place, and say how it went."""
         member = self._members[number]
-        self._selector.unregister(member.connection)
+        self._selector.unregister(member.line)
         member.close()
         if guiltless:
             member.process.kill()
@@ -188,7 +185,7 @@ class ProcessCrew:
         if os.getpid() != self._owner:  # A forked child of the main process: the workers are not its own.
             return
         for member in self._members:
-            self._selector.unregister(member.connection)
+            self._selector.unregister(member.line)
             member.close()
         processes: list[Any] = self.processes
         for force, seconds in ((None, _GRACE), ("terminate", 0.3), ("kill", 5.0)):

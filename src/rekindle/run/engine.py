@@ -16,7 +16,7 @@ import numpy as np
 
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.counters import Counters
-from rekindle.errors import LoaderTimeout, WorkerError
+from rekindle.errors import LoaderTimeout, RekindleError
 from rekindle.run import slots
 from rekindle.run.bad_samples import BadSamples
 from rekindle.run.blame import Blame
@@ -195,23 +195,30 @@ class Engine:
     # In: what workers say.
 
     def _hear(self, timeout: float) -> None:
-        for worker, message in self.crew.poll(timeout):
-            match message:
-                case Done():
-                    self._done(worker, message)
-                case Described(ticket, _, spec, asked):
-                    if ticket not in self._cancelled:
-                        self._settle(spec, asked)
-                case Need(ticket, part, nbytes):
-                    self._place(worker, ticket, part, nbytes)
-                case Ready():
-                    self._blame.started(worker)
-                case StartFailed(wrapper):
-                    self.close()
-                    wrapper.reraise()  # type: ignore[no-untyped-call]
-                case Death():
-                    self._counters.replaced_workers += 1
-                    self._send_again(worker, message)
+        try:
+            for worker, message in self.crew.poll(timeout):
+                self._take(worker, message)
+        except RekindleError:  # Not of one batch but of them all: nothing can go on after it.
+            self.close()
+            raise
+
+    def _take(self, worker: int, message: Any) -> None:
+        match message:
+            case Done():
+                self._done(worker, message)
+            case Described(ticket, _, spec, asked):
+                if ticket not in self._cancelled:
+                    self._settle(spec, asked)
+            case Need(ticket, part, nbytes):
+                self._place(worker, ticket, part, nbytes)
+            case Ready():
+                self._blame.started(worker)
+            case StartFailed(told):
+                self.close()
+                told.raise_again()
+            case Death():
+                self._counters.replaced_workers += 1
+                self._send_again(worker, message)
 
     def _settle(self, spec: Spec | None, asked_which_worker: bool) -> None:
         """Decide from the first sample how batches are made; tell everybody."""
@@ -264,6 +271,7 @@ class Engine:
         counters.idle.add(spent.idle_seconds)
         if ticket.kind == "stream":
             self._streams.came_back(worker, done.ended)
+            ticket.missing = len(ticket.indices) - spent.samples if not done.errors else 0
         self._dealer.returned(worker, part.stop - part.start, spent.samples, spent.load_seconds)
         part.done = True
         ticket.pending -= 1
@@ -311,12 +319,7 @@ class Engine:
     def _send_again(self, worker: int, death: Death) -> None:
         """Have a dead worker's parts made by its replacement."""
         lost = self._lost_parts(worker)
-        at_work_on = (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None
-        try:
-            self._blame.died(worker, death, at_work_on)
-        except WorkerError:
-            self.close()
-            raise
+        self._blame.died(worker, death, (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None)
         if self._layout is not None:
             self.crew.send(worker, Arrange(self._layout))
         if self._kind == "stream":
@@ -369,7 +372,7 @@ class Engine:
         bad = sorted(ticket.errors)
         if bad and (bad[0] < 0 or self._bad_samples.on_error == "raise"):
             self._free(ticket)
-            ticket.errors[bad[0]].wrapper.reraise()  # type: ignore[no-untyped-call]
+            ticket.errors[bad[0]].told.raise_again()
         for found in ticket.bad_samples():
             self._bad_samples.note(found, ticket.order)
         if len(bad) == len(ticket.indices) > 0:

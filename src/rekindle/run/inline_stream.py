@@ -13,7 +13,7 @@ from rekindle.counters import Counters
 from rekindle.global_random import STREAMS, Stream, seed_like_torch
 from rekindle.run.load import generators_kept
 from rekindle.run.tickets import Made
-from rekindle.run.worker import Job
+from rekindle.run.worker import Job, pass_over
 
 # So many batches tell which generators a data set draws from. Exchanging all of them costs 0.3 ms a batch.
 _LEARN_FROM = 4
@@ -39,8 +39,7 @@ class InlineStream:
         with generators_kept(STREAMS):
             seed_like_torch(base_seed, 0)
             self._iterator = iter(self._job.dataset)
-            for _ in islice(self._iterator, made[0] * batch_size):
-                pass
+            pass_over(self._iterator, made[0], batch_size, self._job)
             self._states = {stream: stream.save() for stream in STREAMS}
 
     def next(self) -> Made | EndOfEpoch:

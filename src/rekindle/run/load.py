@@ -49,7 +49,8 @@ class SampleLoader:
     """Loads samples, batches and collations of one data set, all as functions of their keys.
 
     `alone` makes a context in which no other thread uses the global generators, and after which they are as
-    they were; a worker process needs none. `watch` is told the row that is being made, if it is given.
+    they were; a worker process needs none. `watch` is told the row that is being made, if it is given. A data
+    set that never `draws` from those generators (and says so) is left alone with them.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SampleLoader:
         dataset: Any,
         alone: Callable[[tuple[Stream, ...]], AbstractContextManager[None]] | None = None,
         watch: Callable[[int], None] | None = None,
+        draws: bool = True,
     ) -> None:
         self.dataset = dataset
         self.seconds = 0.0  # spent in the data set since the caller last set it to zero
@@ -64,6 +66,7 @@ class SampleLoader:
         self._watch = watch
         self._moving: tuple[Stream, ...] = ()
         self._settled = False
+        self._streams = STREAMS if draws else ()
 
     @property
     def quiet(self) -> bool:
@@ -75,7 +78,6 @@ class SampleLoader:
 
         `careful` makes one sample after the other known to `watch` while it is made.
         """
-        started = time.perf_counter()
 
         def attempt(marks: dict[Stream, object]) -> list[Any]:
             if not (self._moving or careful or not self._settled):
@@ -86,9 +88,7 @@ class SampleLoader:
                     pass
             return self._one_by_one(wanted, marks, stop_at_failure, careful)
 
-        samples = self._run(attempt)
-        self.seconds += time.perf_counter() - started
-        return samples
+        return self._run(attempt)
 
     def _one_by_one(
         self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool, careful: bool
@@ -124,7 +124,7 @@ class SampleLoader:
 
     def call(self, function: Callable[[Any], Any], wanted: Wanted, argument: Any) -> Any:
         """What a function of the batch gives, such as the user's collate function."""
-        if function in _DRAW_NOTHING:
+        if function in DRAW_NOTHING:
             return function(argument)
         return self._for_batch(wanted, lambda: function(argument))
 
@@ -136,27 +136,29 @@ class SampleLoader:
                     stream.seeder(seeds)(0)
             return action()
 
-        started = time.perf_counter()
-        result = self._run(attempt)
-        self.seconds += time.perf_counter() - started
-        return result
+        return self._run(attempt)
 
     def _run(self, attempt: Callable[[dict[Stream, object]], Result]) -> Result:
         """What an attempt gives once no generator moves that was not seeded for it."""
-        with self._alone(self._moving if self._settled else STREAMS):
-            while True:
-                marks = {stream: stream.mark() for stream in STREAMS if stream not in self._moving}
-                try:
-                    result = attempt(marks)
-                except _MadeInVainError:
-                    continue
-                except Exception:
-                    if self._moved(marks):
+        with self._alone(self._streams):
+            started = time.perf_counter()
+            try:
+                while True:
+                    still = [stream for stream in self._streams if stream not in self._moving]
+                    marks = {stream: stream.mark() for stream in still}
+                    try:
+                        result = attempt(marks)
+                    except _MadeInVainError:
                         continue
-                    raise
-                if not self._moved(marks):
-                    self._settled = True
-                    return result
+                    except Exception:
+                        if self._moved(marks):
+                            continue
+                        raise
+                    if not self._moved(marks):
+                        self._settled = True
+                        return result
+            finally:
+                self.seconds += time.perf_counter() - started
 
     def _moved(self, marks: dict[Stream, object]) -> bool:
         moved = tuple(stream for stream, mark in marks.items() if stream.mark() != mark)
@@ -164,7 +166,7 @@ class SampleLoader:
         return bool(moved)
 
 
-_DRAW_NOTHING = (default_collate, default_convert)
+DRAW_NOTHING = (default_collate, default_convert)
 
 
 @contextmanager

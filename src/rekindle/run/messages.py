@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-import torch._utils
-
 from rekindle.run.layout import Layout, Spec
+from rekindle.run.told import ToldError
 
 Kind = Literal["rows", "batch", "stream"]
 
@@ -96,8 +95,7 @@ class SampleError(NamedTuple):
     """A sample (or, with row −1, a whole batch) that could not be made, and why."""
 
     row: int
-    reason: str
-    wrapper: torch._utils.ExceptionWrapper
+    told: ToldError
 
 
 class Spent(NamedTuple):
@@ -137,7 +135,7 @@ class Ready(NamedTuple):
 class StartFailed(NamedTuple):
     """Worker to engine: the worker's start (its `worker_init_fn`, say) raised an exception."""
 
-    wrapper: torch._utils.ExceptionWrapper
+    told: ToldError
 
 
 class Death(NamedTuple):

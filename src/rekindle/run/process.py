@@ -20,16 +20,18 @@ from numpy.typing import NDArray
 from torch.utils.data import _utils
 
 from rekindle.global_random import seed_like_torch
+from rekindle.run.line import Line
 from rekindle.run.load import SampleLoader
 from rekindle.run.messages import MapSlot, Ready, StartFailed
 from rekindle.run.slots import map_slot
-from rekindle.run.worker import Job, Worker, wrap
+from rekindle.run.told import tell
+from rekindle.run.worker import Job, Worker
 
-_LOOK_FOR_PARENT_EVERY = 1.0  # seconds
+_LOOK_FOR_MAIN_EVERY = 1.0  # seconds
 
 # The engine's ends of all lines, which a forked worker inherits and must close: as long as anybody holds
 # one, a worker does not notice that the main process is gone.
-engine_ends: set[Connection] = set()
+engine_ends: set[Line] = set()
 
 
 class PipeChannel:
@@ -76,7 +78,7 @@ class NoticingWorkerInfo(_utils.worker.WorkerInfo):
         return super().__getattribute__(name)
 
 
-def run_worker(job: Job, number: int, connection: Connection, base_seed: int, parent: int | None) -> None:
+def run_worker(job: Job, number: int, connection: Connection, base_seed: int, main: int) -> None:
     """What a worker process runs from its start to its end."""
     for end in engine_ends:
         end.close()
@@ -84,7 +86,7 @@ def run_worker(job: Job, number: int, connection: Connection, base_seed: int, pa
     # Ctrl-C reaches the whole group of processes; the main one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.disable()  # A worker's death is reported by the engine, with the sample's name.
-    _leave_with_parent(os.getppid() if parent is None else parent)
+    _leave_with(main)
     gc.freeze()  # The collector would otherwise touch, and so copy, every page shared with the parent.
     torch.set_num_threads(1)
     _stack_without_shared_memory()
@@ -95,7 +97,7 @@ def run_worker(job: Job, number: int, connection: Connection, base_seed: int, pa
         if job.worker_init_fn is not None:
             job.worker_init_fn(number)
     except Exception as error:
-        channel.send(StartFailed(wrap(error, f"in DataLoader worker process {number}")))
+        channel.send(StartFailed(tell(error, f"in DataLoader worker process {number}")))
         return
     channel.send(Ready())
     NoticingWorkerInfo.asked = False
@@ -130,15 +132,28 @@ def _introduce(job: Job, number: int, base_seed: int) -> None:
     )
 
 
-def _leave_with_parent(parent: int) -> None:
-    """End this process when its parent is gone, whatever it is busy with."""
+def _leave_with(main: int) -> None:
+    """End this process when the main process is gone, whatever it is busy with."""
+    parent = os.getppid()  # The main process itself, or the fork server.
 
     def look() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK_FOR_PARENT_EVERY)
+        while os.getppid() == parent and _runs(main):
+            time.sleep(_LOOK_FOR_MAIN_EVERY)
         os._exit(1)
 
-    threading.Thread(target=look, name="rekindle-parent", daemon=True).start()
+    threading.Thread(target=look, name="rekindle-main-alive", daemon=True).start()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and not just waiting to be buried."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):
+        return True
 
 
 def _stack_without_shared_memory() -> None:

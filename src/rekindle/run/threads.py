@@ -7,6 +7,7 @@ back afterwards: right, if slow.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,14 @@ from rekindle.global_random import Stream
 from rekindle.run.load import SampleLoader, generators_kept
 from rekindle.run.messages import StartFailed
 from rekindle.run.slots import Slot
-from rekindle.run.worker import Job, Worker, wrap
+from rekindle.run.told import tell
+from rekindle.run.worker import Job, Worker
 
 _CLOSE_WITHIN = 1.0  # seconds
+
+
+class _ClosedError(BaseException):
+    """Nobody waits for this thread any more. Not an Exception, so that nobody on the way takes it for one."""
 
 
 class ThreadChannel:
@@ -54,11 +60,11 @@ class ThreadCrew:
         self._generators = threading.Lock()
         self._generators.acquire()
         self._open = True
-        uses_generators = not getattr(job.dataset, "draws_nothing", False)
+        draws = not getattr(job.dataset, "draws_nothing", False)
         self.threads = [
             threading.Thread(
                 target=self._run,
-                args=(job, number, uses_generators),
+                args=(job, number, draws),
                 daemon=True,
                 name=f"rekindle-worker-{number}",
             )
@@ -67,22 +73,27 @@ class ThreadCrew:
         for thread in self.threads:
             thread.start()
 
-    def _run(self, job: Job, number: int, uses_generators: bool) -> None:
+    def _run(self, job: Job, number: int, draws: bool) -> None:
         channel = self._channels[number]
-        loader = SampleLoader(job.dataset, alone=self._alone if uses_generators else None)
+        loader = (
+            SampleLoader(job.dataset, self._alone, draws=True)
+            if draws
+            else SampleLoader(job.dataset, draws=False)
+        )
         try:
             if job.worker_init_fn is not None:
                 job.worker_init_fn(number)
         except Exception as error:
-            channel.send(StartFailed(wrap(error, f"in DataLoader worker thread {number}")))
+            channel.send(StartFailed(tell(error, f"in DataLoader worker thread {number}")))
             return
-        Worker(job, number, channel, loader).serve()
+        with contextlib.suppress(_ClosedError):
+            Worker(job, number, channel, loader).serve()
 
     @contextmanager
     def _alone(self, streams: tuple[Stream, ...]) -> Iterator[None]:
         with self._generators:
             if not self._open:
-                raise SystemExit  # Ends this thread: nobody waits for it.
+                raise _ClosedError
             with generators_kept(streams):
                 yield
 

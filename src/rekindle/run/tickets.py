@@ -48,6 +48,7 @@ class Ticket:
     attempts: dict[int, int] = field(default_factory=dict)
     replaced: list[BadSample] = field(default_factory=list)
     ended: bool = False
+    missing: int = 0  # rows at the end that a stream had no samples for
 
     def unit(self, number: int, seed: int, worker_seed: int) -> Unit:
         """The message that has a part of this batch made."""
@@ -77,7 +78,7 @@ class Ticket:
         return self.replaced + left
 
     def _bad_sample(self, row: int) -> BadSample:
-        return BadSample(self.order.epoch, int(self.ids[row]), self.errors[row].reason)
+        return BadSample(self.order.epoch, int(self.ids[row]), self.errors[row].told.reason)
 
     def replace_bad(self, seed: int) -> None:
         """Put another sample in the place of each that failed, and add the parts that make them."""
@@ -105,7 +106,7 @@ class Ticket:
             layout=self.layout,
             strings=[self.strings[row] for row in sorted(self.strings)],
             sizes=self.sizes or [],
-            bad=sorted(self.errors),
+            bad=sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices))),
         )
 
     def keep_strings(self, part: Part, columns: list[list[Any]]) -> None:

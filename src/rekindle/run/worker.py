@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._utils import ExceptionWrapper
 
 from rekindle.run import codec, layout
-from rekindle.run.load import Failure, SampleLoader, Wanted
+from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted
 from rekindle.run.messages import (
     Arrange,
     Begin,
@@ -30,6 +28,7 @@ from rekindle.run.messages import (
     Spent,
     Unit,
 )
+from rekindle.run.told import tell
 
 # A batch smaller than this goes through the pipe: cheaper than a slot.
 _SMALL = 2048
@@ -237,9 +236,9 @@ class Worker:
             self._send_done(unit, errors=errors)
             return
         batch = loader.call(job.collate_fn, wanted, samples)
-        self._ship(unit, batch, errors)
+        self._ship(unit, batch, len(unit.indices) - len(errors), errors)
 
-    def _ship(self, unit: Unit, batch: Any, errors: tuple[SampleError, ...] = ()) -> None:
+    def _ship(self, unit: Unit, batch: Any, samples: int, errors: tuple[SampleError, ...] = ()) -> None:
         started = time.perf_counter()
         encoded = codec.encode(batch)
         nbytes = self._nbytes = encoded.nbytes
@@ -252,7 +251,7 @@ class Worker:
                 unit = unit._replace(slot=None)
             result = {"sizes": encoded.pack(self._channel.slots[self._slot(unit)])}
         self._collate += time.perf_counter() - started
-        self._send_done(unit, len(unit.indices) - len(errors), errors=errors, **result)
+        self._send_done(unit, samples, errors=errors, **result)
 
     # Streams: an iterable data set decides itself what is next.
 
@@ -261,8 +260,7 @@ class Worker:
         self._introduce(base_seed)
         try:
             self._iterator = iter(self._job.dataset)
-            for _ in islice(self._iterator, skip * batch_size):
-                pass
+            pass_over(self._iterator, skip, batch_size, self._job)
         except Exception as error:
             self._stream_error = error
 
@@ -278,7 +276,7 @@ class Worker:
             self._send_done(unit, ended=True)
             return
         batch = self._job.collate_fn(samples if self._job.batched else samples[0])
-        self._ship(unit, batch)
+        self._ship(unit, batch, len(samples))
 
     # Errors.
 
@@ -293,19 +291,15 @@ class Worker:
         where = f"in DataLoader worker process {self._number}"
         if row >= 0:
             where += f", at sample {unit.indices[row - unit.start]!r}"
-        reason = traceback.format_exception_only(error)[-1].strip()
-        return SampleError(row, reason, wrap(error, where))
+        return SampleError(row, tell(error, where))
 
 
-def wrap(error: Exception, where: str) -> ExceptionWrapper:
-    """An exception with its traceback as text, fit to be sent to another process."""
-    told = (type(error), error, error.__traceback__)
-    wrapper = ExceptionWrapper(told, where=where)  # type: ignore[no-untyped-call]
-    try:
-        codec.encode(wrapper)
-    except Exception:  # The exception's class cannot be sent: its name is in the text all the same.
-        wrapper.exc_type = RuntimeError
-    return wrapper
+def pass_over(iterator: Iterator[Any], batches: int, batch_size: int, job: Job) -> None:
+    """Go through batches that were made before; a collate function that may draw is run for them, too."""
+    for _ in range(batches):
+        samples = list(islice(iterator, batch_size))
+        if samples and job.collate_fn not in DRAW_NOTHING:
+            job.collate_fn(samples if job.batched else samples[0])
 
 
 class _CancelledError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Report:
     def of(cls, counters: Counters, *, workers: int, executor: str, bad_samples: list[BadSample]) -> Report:
         """The report on what these counters say now."""
         return cls(
-            stages={name: getattr(counters, name) for name in _STAGES},
+            stages={name: replace(getattr(counters, name)) for name in _STAGES},
             samples=counters.samples,
             batches=counters.batches,
             elapsed_seconds=time.perf_counter() - counters.started,
