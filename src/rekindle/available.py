@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_CGROUP_2 = ("memory.max", "memory.current")
-_CGROUP_1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
-
 
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that can be had without swapping or being killed; None where the system does not say."""
@@ -16,31 +13,46 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def _machine(meminfo: Path) -> int | None:
-    try:
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
+    kilobytes = _fields(meminfo).get("MemAvailable:")
+    return None if kilobytes is None else kilobytes * 1024
 
 
 def _containers(root: Path) -> list[int | None]:
-    """What each control group above this process leaves of its limit."""
+    """What each control group that this process is in leaves of its limit, for both versions of them."""
+    left = []
     top = root / "sys/fs/cgroup"
-    folders = [top]
-    try:
-        own = (root / "proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2]
-    except (OSError, IndexError):
-        own = ""
-    for name in Path(own.lstrip("/")).parts:
-        folders.append(folders[-1] / name)
-    left = [_left(folder / _CGROUP_2[0], folder / _CGROUP_2[1]) for folder in folders]
-    return [*left, _left(top / _CGROUP_1[0], top / _CGROUP_1[1])]
+    for line in _lines(root / "proc/self/cgroup") or ["0::/"]:
+        _, controllers, own = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            names, start = ("memory.max", "memory.current", "inactive_file"), top
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            start = top / "memory"
+        else:
+            continue
+        parts = Path(own.lstrip("/")).parts
+        folders = [start.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+        left += [_left(folder, *names) for folder in folders]
+    return left
 
 
-def _left(limit: Path, used: Path) -> int | None:
+def _left(folder: Path, limit: str, used: str, droppable: str) -> int | None:
+    """The limit less what is used; files that the system would drop to make room do not count as used."""
     try:
-        return int(limit.read_text()) - int(used.read_text())
+        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
     except (OSError, ValueError):  # No such group, or its limit is the word "max".
         return None
+    return most - now + _fields(folder / "memory.stat").get(droppable, 0)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The numbers of a file whose lines are a name and a number."""
+    pairs = (line.split()[:2] for line in _lines(path))
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

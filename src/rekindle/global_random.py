@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -50,6 +51,9 @@ class Stream(Protocol):
     def restore_tensor(self, state: torch.Tensor) -> None:
         """Undo everything since `save_tensor`."""
 
+    def check_tensor(self, state: torch.Tensor) -> None:
+        """Raise an error if `restore_tensor` would."""
+
 
 class _Python:
     """`random`."""
@@ -66,7 +70,7 @@ class _Python:
         self._visible = _moves_with(self._memory, random.random, random.getstate, random.setstate)
 
     def mark(self) -> object:
-        return self._start.value if self._visible else random.getstate()
+        return (self._start.value, self._generator.gauss_next) if self._visible else random.getstate()
 
     def seeder(self, seeds: NDArray[np.uint64]) -> Callable[[int], None]:
         states = list(_words(self._table, seeds))
@@ -98,9 +102,15 @@ class _Python:
         return torch.tensor([*words, float("nan") if gauss is None else gauss], dtype=torch.float64)
 
     def restore_tensor(self, state: torch.Tensor) -> None:
+        random.setstate(self._from(state))
+
+    def check_tensor(self, state: torch.Tensor) -> None:
+        random.Random().setstate(self._from(state))
+
+    def _from(self, state: torch.Tensor) -> tuple[Any, ...]:
         *words, gauss = state.tolist()
         kept = None if gauss != gauss else gauss
-        random.setstate((random.Random.VERSION, tuple(int(word) for word in words), kept))
+        return random.Random.VERSION, tuple(int(word) for word in words), kept
 
 
 class _NumPy:
@@ -109,30 +119,46 @@ class _NumPy:
     name = "numpy"
 
     def __init__(self) -> None:
-        # NumPy says where the state is: the words, then the position.
-        self._generator = np.random.mtrand.get_bit_generator()
-        address = self._generator.ctypes.state_address
+        # NumPy says where the state is: the words, then the position. A normal number kept for later is in
+        # the object that draws.
+        address = np.random.mtrand.get_bit_generator().ctypes.state_address
         self._memory = _look_at(address)
         self._first_word = ctypes.c_uint32.from_address(address)
         self._position = ctypes.c_uint32.from_address(address + 4 * _WORDS)
+        gauss = id(np.random.mtrand._rand) + _offset_of_numpys_gauss()
+        self._gauss = ctypes.c_double.from_address(gauss)
+        self._has_gauss = ctypes.c_int.from_address(gauss - 8)
         self._table = _table(2)
-        self._visible = _moves_with(self._memory, np.random.random, np.random.get_state, np.random.set_state)
+        self._visible = (
+            _moves_with(self._memory, np.random.random, np.random.get_state, np.random.set_state)
+            and self._sees_gauss()
+        )
+
+    def _sees_gauss(self) -> bool:
+        kept: Any = np.random.get_state()
+        try:
+            np.random.seed(1)
+            np.random.standard_normal()
+            state: Any = np.random.get_state()
+            there = self._has_gauss.value == 1 and self._gauss.value == state[4]
+            np.random.standard_normal()
+            return bool(there and self._has_gauss.value == 0)
+        finally:
+            np.random.set_state(kept)
 
     def mark(self) -> object:
-        if not self._visible:
-            state = np.random.get_state(legacy=False)["state"]
-            return state["pos"], state["key"].tobytes()
-        return self._first_word.value, self._position.value
+        if self._visible:
+            return self._first_word.value, self._position.value, self._has_gauss.value
+        state = np.random.get_state(legacy=False)
+        return state["state"]["pos"], state["state"]["key"].tobytes(), state["has_gauss"]
 
     def seeder(self, seeds: NDArray[np.uint64]) -> Callable[[int], None]:
         states = list(_words(self._table, seeds))
-        memory, words, generator = self._memory, self._memory[:_WORDS], self._generator
-        set_bit_generator = np.random.mtrand.set_bit_generator
+        words, position, has_gauss = self._memory[:_WORDS], self._position, self._has_gauss
 
         def seed(row: int) -> None:
             words[:] = states[row]
-            memory[_WORDS] = 0  # the position
-            set_bit_generator(generator)  # The same one: this drops a normal number kept for later.
+            position.value = has_gauss.value = 0
 
         def seed_by_the_book(row: int) -> None:
             np.random.set_state(("MT19937", states[row], 0, 0, 0.0))
@@ -140,19 +166,30 @@ class _NumPy:
         return seed if self._visible else seed_by_the_book
 
     def save(self) -> Any:
-        return np.random.get_state()
+        if not self._visible:
+            return np.random.get_state()
+        return self._memory.copy(), self._has_gauss.value, self._gauss.value
 
     def restore(self, state: Any) -> None:
-        np.random.set_state(state)
+        if self._visible:
+            self._memory[:], self._has_gauss.value, self._gauss.value = state
+        else:
+            np.random.set_state(state)
 
     def save_tensor(self) -> torch.Tensor:
         state: Any = np.random.get_state()
         return torch.tensor([*state[1].tolist(), *state[2:]], dtype=torch.float64)
 
     def restore_tensor(self, state: torch.Tensor) -> None:
+        np.random.set_state(self._from(state))
+
+    def check_tensor(self, state: torch.Tensor) -> None:
+        np.random.RandomState().set_state(self._from(state))
+
+    def _from(self, state: torch.Tensor) -> Any:
         *words, position, has_gauss, gauss = state.tolist()
-        array = np.array(words, dtype=np.uint32)
-        np.random.set_state(("MT19937", array, int(position), int(has_gauss), gauss))
+        array = np.array(words).astype(np.uint32)
+        return "MT19937", array, int(position), int(has_gauss), gauss
 
 
 class _Torch:
@@ -161,20 +198,21 @@ class _Torch:
     name = "torch"
 
     def __init__(self) -> None:
-        # Behind the seed in the generator's memory: how much is left, where it goes on, the first word.
+        # Behind the seed in the generator's memory: how much is left, where it goes on, the words; then the
+        # normal numbers kept for later.
         generator: Any = torch.default_generator
-        address = generator._cdata + _offset_of_torchs_seed()
-        self._seen = (ctypes.c_uint64 * 2).from_address(address + 8)
+        address = generator._cdata + _offset_of_torchs_seed() + 8
+        self._front = (ctypes.c_uint64 * 2).from_address(address)
+        self._back = (ctypes.c_uint64 * 3).from_address(address + 16 + 4 * _WORDS)
         self._visible = _moves_with(
-            np.ctypeslib.as_array(self._seen).view(np.uint32),
-            lambda: float(torch.rand(())),
-            self.save,
-            self.restore,
+            np.ctypeslib.as_array(self._front), lambda: float(torch.rand(())), self.save, self.restore
+        ) and _moves_with(
+            np.ctypeslib.as_array(self._back), lambda: float(torch.randn(())), self.save, self.restore
         )
 
     def mark(self) -> object:
         if self._visible:
-            return self._seen[0], self._seen[1]
+            return *self._front, *self._back
         return torch.default_generator.get_state().numpy().tobytes()
 
     def seeder(self, seeds: NDArray[np.uint64]) -> Callable[[int], None]:
@@ -196,6 +234,9 @@ class _Torch:
     save_tensor = save
     restore_tensor = restore
 
+    def check_tensor(self, state: torch.Tensor) -> None:
+        torch.Generator().set_state(state)
+
 
 def _offset_of_torchs_seed() -> int:
     """Where a generator of torch's keeps its seed, from its start; found with one that nobody else uses."""
@@ -211,8 +252,17 @@ def _look_at(address: int) -> NDArray[np.uint32]:
     return np.ctypeslib.as_array((ctypes.c_uint32 * (_WORDS + 1)).from_address(address))
 
 
+def _offset_of_numpys_gauss() -> int:
+    """Where a RandomState keeps a normal number for later, from its start."""
+    probe = np.random.RandomState(1)
+    probe.standard_normal()
+    state: Any = probe.get_state()
+    memory = ctypes.string_at(id(probe), type(probe).__basicsize__)
+    return max(memory.find(struct.pack("d", state[4])), 8)
+
+
 def _moves_with(
-    memory: NDArray[np.uint32],
+    memory: NDArray[Any],
     draw: Callable[[], float],
     save: Callable[[], Any],
     restore: Callable[[Any], None],

@@ -13,7 +13,14 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
 from rekindle import keys, state, with_accelerate
-from rekindle.choose import Orders, PlannedSampler, SamplerOrders, planned_epochs, stream_orders
+from rekindle.choose import (
+    Orders,
+    PlannedSampler,
+    SamplerOrders,
+    between_epochs,
+    planned_epochs,
+    stream_orders,
+)
 from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
 from rekindle.iteration import EpochIterator, Progress
@@ -158,7 +165,18 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
-        return state.save(self._identity(), self._progress.position, self._bad_samples.found)
+        position = self._progress.position
+        if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
+            position = self._between_epochs(position)
+        return state.save(self._identity(), position, self._bad_samples.found)
+
+    def _between_epochs(self, position: Position) -> Position:
+        if self._order == "sampler" and position.sampler_state is None:
+            resume = between_epochs(self._index_sampler, self.generator)
+            return Position(position.epoch, sampler_state=resume)
+        if self._order == "stream" and position.stream is None and self.generator is not None:
+            return Position(position.epoch, stream={"made": None, "generator": self.generator.get_state()})
+        return position
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on where another loader stood: the next pass gives the rest of its epoch.
@@ -169,7 +187,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         identity = self._identity()
         if not self._seed_is_given and isinstance(saved, dict) and isinstance(saved.get("seed"), int):
             identity["seed"] = saved["seed"]
-        self._progress.position, found = state.load(saved, identity)
+        steps = len(self) if self._order in ("shuffled", "sequential") else None
+        self._progress.position, found = state.load(saved, identity, steps)
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
         self.seed, self._next_epoch = identity["seed"], self._progress.position.epoch
         self._parked.close()
@@ -192,19 +211,26 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if runner is None:
             runner = start(self._work(base_seed))
             self._parked.started(runner, self.dataset, keep=self.persistent_workers)
+        try:
+            self._give_orders(runner, position, base_seed, kept_seed)
+        except BaseException:  # The user's sampler raised, say: nobody will ever ask this runner for a batch.
+            runner.close()
+            raise
+        iterator = EpochIterator(self, runner, position)
+        self._pass = weakref.ref(iterator)
+        return iterator
+
+    def _give_orders(self, runner: Any, position: Position, base_seed: int, kept_seed: int | None) -> None:
         if self._order == "stream":
             assert position.stream is not None
             orders = stream_orders(position.epoch, self.batch_size)
             made, turn = position.stream["made"], position.stream["turn"]
             runner.begin_stream(orders, base_seed, self.batch_size or 1, made, turn)
-        elif sampler_orders is not None:
-            runner.begin(sampler_orders, lambda _: base_seed)
+        elif position.sampler is not None:
+            runner.begin(position.sampler, lambda _: base_seed)
         elif not self._parked.is_ahead_at(position):
             seed_of_epoch = partial(_worker_seed, self.seed) if kept_seed is None else lambda _: base_seed
             runner.begin(self._planned(position), seed_of_epoch)
-        iterator = EpochIterator(self, runner, position)
-        self._pass = weakref.ref(iterator)
-        return iterator
 
     def _planned(self, position: Position) -> Orders:
         """Our own order from here on: the next epoch follows without a pause."""
@@ -228,6 +254,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             generator=self.generator,
             base_seed=kept_seed,
             resume=position.sampler_state,
+            without=position.ahead,
         )
         position.sampler = orders
         return orders
@@ -238,7 +265,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             return orders.base_seed
         if self._order != "stream":
             return _worker_seed(self.seed, position.epoch)
-        if position.stream is None:
+        if position.stream is not None and self.generator is not None:
+            self.generator.set_state(position.stream["generator"])
+        if position.stream is None or position.stream["made"] is None:
             if self.generator is None:
                 drawn = _worker_seed(self.seed, position.epoch)
             else:
@@ -247,6 +276,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
                 "made": [0] * max(1, self.num_workers),
                 "turn": 0,
                 "base_seed": drawn,
+                "generator": None if self.generator is None else self.generator.get_state(),
             }
         return int(position.stream["base_seed"])
 

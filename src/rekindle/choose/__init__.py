@@ -10,7 +10,7 @@ from rekindle.choose.orders import (
 )
 from rekindle.choose.plan import EpochPlan, plan_epoch
 from rekindle.choose.planned_sampler import PlannedSampler
-from rekindle.choose.samplers import SamplerOrders
+from rekindle.choose.samplers import SamplerOrders, between_epochs, check_generator
 
 __all__ = [
     "BatchOrder",
@@ -19,6 +19,8 @@ __all__ = [
     "Orders",
     "PlannedSampler",
     "SamplerOrders",
+    "between_epochs",
+    "check_generator",
     "plan_epoch",
     "planned_epochs",
     "planned_orders",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import BatchSampler
 
 from rekindle.choose.orders import BatchOrder, EndOfEpoch
 from rekindle.choose.planned_sampler import tell_epoch
+from rekindle.errors import StateError
 from rekindle.global_random import STREAMS
 
 
@@ -35,50 +37,63 @@ class SamplerOrders:
         generator: torch.Generator | None,
         base_seed: int | None = None,
         resume: dict[str, Any] | None = None,
+        without: Collection[int] = (),
     ) -> None:
-        """`base_seed` is what persistent workers were seeded with already: torch draws no other."""
+        """`base_seed` is what persistent workers were seeded with already: torch draws no other.
+
+        `without` are steps that were handed over before, out of order.
+        """
         tell_epoch(sampler, epoch)
         self._sampler: Any = sampler
-        self._batched, self._epoch = batched, epoch
+        self._batched, self._epoch, self._generator = batched, epoch, generator
+        self._without = frozenset(without)
+        self._stateful = _stateful_part(sampler)
         self._ended = False
-        self._stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+        self._step = self._seen = 0
+        self._draws_seed = base_seed is None
+        self.base_seed = 0 if base_seed is None else base_seed
+        if resume is not None and resume["step"] is None:
+            self._go_back_to(resume)
+            resume = None
+        self._start = generators_of(sampler, generator)
         if resume is None:
-            self._step = self._seen = 0
-            self._start = _generators(generator)
-            self._draws_seed = base_seed is None
-            self._iterator, drawn = self._begin(generator)
-            self.base_seed = drawn if base_seed is None else base_seed
+            self._iterator = self._begin()
         else:
-            self._step, self._seen = resume["step"], resume["seen"]
-            self._start, self.base_seed = resume["start"], resume["base_seed"]
-            self._draws_seed = resume["draws_seed"]
-            self._iterator = self._resume(resume["sampler"], generator)
+            self._step, self._seen, self._start = resume["step"], resume["seen"], resume["start"]
+            self.base_seed, self._draws_seed = resume["base_seed"], resume["draws_seed"]
+            self._iterator = self._resume(resume["sampler"])
         # What resuming after so many batches takes, for all that are not handed over yet.
         self._after: dict[int, tuple[int, Any]] = {}
         self._remember()
 
-    def _begin(self, generator: torch.Generator | None) -> tuple[Iterator[Any], int]:
+    def _begin(self) -> Iterator[Any]:
         """A new pass over the sampler, drawing from the generators what torch draws, in its order."""
-        iterator = iter(self._sampler)
-        if not self._draws_seed:
-            return iterator, 0
-        return iterator, int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+        iterator: Iterator[Any] = iter(self._sampler)
+        if self._draws_seed:
+            self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator))
+        return iterator
 
-    def _resume(self, state: Any, generator: torch.Generator | None) -> Iterator[Any]:
-        if self._stateful and state is not None:
-            self._sampler.load_state_dict(state)
+    def _go_back_to(self, between: dict[str, Any]) -> None:
+        """Put the generators and the sampler where they were when a state was saved between two epochs."""
+        set_generators(between["start"], self._sampler, self._generator)
+        if self._stateful is not None and between["sampler"] is not None:
+            self._stateful.load_state_dict(between["sampler"])
+
+    def _resume(self, state: Any) -> Iterator[Any]:
+        if self._stateful is not None and state is not None:
+            self._stateful.load_state_dict(state)
             return iter(self._sampler)
-        now = _generators(generator)
-        _set_generators(self._start, generator)
-        iterator, _ = self._begin(generator)
+        now = generators_of(self._sampler, self._generator)
+        set_generators(self._start, self._sampler, self._generator)
+        iterator = self._begin()
         for _ in islice(iterator, self._step):
             pass
-        if generator is None:  # The global ones are not ours to move; the loader's own goes on from here.
-            _set_generators(now, generator)
+        # The global ones are not ours to move; those of the loader and the sampler go on from here.
+        set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
         return iterator
 
     def _remember(self) -> None:
-        state = copy.deepcopy(self._sampler.state_dict()) if self._stateful else None
+        state = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
         self._after[self._step] = self._seen, state
 
     def resume_after(self, steps: int) -> dict[str, Any]:
@@ -101,21 +116,40 @@ class SamplerOrders:
         return self
 
     def __next__(self) -> BatchOrder | EndOfEpoch:
-        if self._ended:
-            raise StopIteration
-        try:
-            drawn = next(self._iterator)
-        except StopIteration:
-            self._ended = True
-            return EndOfEpoch(self._epoch)
-        indices = list(drawn) if self._batched else [drawn]
-        plain = all(type(index) is int for index in indices)
-        ids = _as_integers(indices, self._seen)
-        order = BatchOrder(self._epoch, self._step, indices, ids, plain)
-        self._step += 1
-        self._seen += len(indices)
-        self._remember()
-        return order
+        while not self._ended:
+            try:
+                drawn = next(self._iterator)
+            except StopIteration:
+                self._ended = True
+                return EndOfEpoch(self._epoch)
+            indices = list(drawn) if self._batched else [drawn]
+            step, seen = self._step, self._seen
+            self._step += 1
+            self._seen += len(indices)
+            self._remember()
+            if step not in self._without:
+                plain = all(type(index) is int for index in indices)
+                return BatchOrder(self._epoch, step, indices, _as_integers(indices, seen), plain)
+        raise StopIteration
+
+
+def between_epochs(sampler: Any, generator: torch.Generator | None) -> dict[str, Any]:
+    """What it takes to begin the next epoch of a sampler somewhere else."""
+    stateful = _stateful_part(sampler)
+    start = generators_of(sampler, generator)
+    return {
+        "step": None,
+        "start": {name: start[name] for name in start if name not in GLOBAL},
+        "sampler": None if stateful is None else copy.deepcopy(stateful.state_dict()),
+    }
+
+
+def _stateful_part(sampler: Any) -> Any:
+    """The sampler, or the one that torch's batch sampler wraps, if it can save and load its state."""
+    if type(sampler) is BatchSampler:
+        sampler = sampler.sampler
+    stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+    return sampler if stateful else None
 
 
 def _as_integers(indices: list[Any], seen: int) -> NDArray[np.int64]:
@@ -125,15 +159,51 @@ def _as_integers(indices: list[Any], seen: int) -> NDArray[np.int64]:
         return np.arange(seen, seen + len(indices), dtype=np.int64)
 
 
-def _generators(generator: torch.Generator | None) -> dict[str, torch.Tensor]:
-    if generator is not None:
-        return {"generator": generator.get_state()}
-    return {stream.name: stream.save_tensor() for stream in STREAMS}
+GLOBAL = frozenset(stream.name for stream in STREAMS)
 
 
-def _set_generators(states: dict[str, torch.Tensor], generator: torch.Generator | None) -> None:
+def generators_of(sampler: Any, generator: torch.Generator | None) -> dict[str, torch.Tensor]:
+    """The state of each generator that a sampler may draw from: the loader's, its own, or the global ones."""
+    states = {}
     if generator is not None:
+        states["generator"] = generator.get_state()
+    own = _generator_within(sampler)
+    if own is not None and own is not generator:
+        states["sampler_generator"] = own.get_state()
+    return states or {stream.name: stream.save_tensor() for stream in STREAMS}
+
+
+def set_generators(states: dict[str, torch.Tensor], sampler: Any, generator: torch.Generator | None) -> None:
+    """Put generators where they were."""
+    own = _generator_within(sampler)
+    if generator is not None and "generator" in states:
         generator.set_state(states["generator"])
-        return
+    if own is not None and "sampler_generator" in states:
+        own.set_state(states["sampler_generator"])
     for stream in STREAMS:
-        stream.restore_tensor(states[stream.name])
+        if stream.name in states:
+            stream.restore_tensor(states[stream.name])
+
+
+def check_generator(name: Any, state: Any) -> None:
+    """Raise StateError unless `set_generators` will accept this state."""
+    named = {stream.name: stream for stream in STREAMS}
+    try:
+        if not isinstance(state, torch.Tensor):
+            raise TypeError(f"expected a tensor, but got {state!r}")
+        if name in ("generator", "sampler_generator"):
+            torch.Generator().set_state(state)
+        else:
+            named[name].check_tensor(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise StateError(f"sampler: the state of generator {name!r} cannot be used: {error}") from error
+
+
+def _generator_within(sampler: Any) -> torch.Generator | None:
+    """The generator that a sampler, or one that it wraps, was given."""
+    for _ in range(4):
+        own = getattr(sampler, "generator", None)
+        if isinstance(own, torch.Generator):
+            return own
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+    return None

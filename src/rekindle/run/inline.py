@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from rekindle import global_random
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.counters import Counters
+from rekindle.global_random import STREAMS
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
 from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept
 from rekindle.run.tickets import Made
@@ -60,12 +61,14 @@ class Inline:
             return Made(order, order.ids, gathered, at_once=True)
         if not self._loader.quiet:
             return None
-        marks = global_random.marks()
+        kept, marks = [stream.save() for stream in STREAMS], global_random.marks()
         try:
             batch = self._fetch(order.indices)
         except Exception:  # Raised again, with the sample's index, by the careful way.
-            return None
-        if global_random.marks() != marks:
+            batch = None
+        if batch is None or global_random.marks() != marks:
+            for stream, state in zip(STREAMS, kept, strict=True):
+                stream.restore(state)
             return None
         return Made(order, order.ids, batch, at_once=True)
 

@@ -30,7 +30,11 @@ class Slot:
         self.number = number
         self.nbytes = -(-nbytes // _PAGE) * _PAGE
         self.fd = _anonymous_file(self.nbytes)
-        self.array = map_slot(self.fd, self.nbytes)
+        try:
+            self.array = map_slot(self.fd, self.nbytes)
+        except OSError as error:
+            os.close(self.fd)
+            raise _no_memory(self.nbytes, error) from error
 
     def close(self) -> None:
         """Let go of the memory; batches that are still held keep their own hold on it."""
@@ -57,11 +61,15 @@ def _anonymous_file(nbytes: int) -> int:
         os.close(fd)
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise
-        raise OutOfMemoryError(
-            f"no memory for a batch of {nbytes / 2**20:.1f} MiB: {error.strerror}. Lower batch_size, "
-            "prefetch_factor or num_workers, or raise the memory limit of this process."
-        ) from error
+        raise _no_memory(nbytes, error) from error
     return fd
+
+
+def _no_memory(nbytes: int, error: OSError) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"no memory for a batch of {nbytes / 2**20:.1f} MiB: {error.strerror}. Lower batch_size, "
+        "prefetch_factor or num_workers, or raise the memory limit of this process."
+    )
 
 
 class SlotPool:

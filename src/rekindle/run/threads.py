@@ -75,11 +75,7 @@ class ThreadCrew:
 
     def _run(self, job: Job, number: int, draws: bool) -> None:
         channel = self._channels[number]
-        loader = (
-            SampleLoader(job.dataset, self._alone, draws=True)
-            if draws
-            else SampleLoader(job.dataset, draws=False)
-        )
+        loader = SampleLoader(job.dataset, alone=self._alone if draws else None, draws=draws)
         try:
             if job.worker_init_fn is not None:
                 job.worker_init_fn(number)
