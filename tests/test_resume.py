@@ -235,11 +235,11 @@ def test_any_chain_of_resumes_gives_the_same_samples(size, batch_size, drop_last
     def make():
         return rk.DataLoader(Draws(size), batch_size, shuffle=shuffle, drop_last=drop_last, seed=3)
 
-    loader, got = make(), []
+    loader, got, ended = make(), [], True
     for stop in stops:
         # Some batches, over the ends of epochs; then as if the process had ended.
         for _ in range(stop):
-            iterator = iter(loader) if got == [] or ended else iterator  # noqa: F821
+            iterator = iter(loader) if ended else iterator  # noqa: F821
             batch = next(iterator, None)
             ended = batch is None
             got.append("end" if ended else batch)

@@ -21,7 +21,7 @@ def _containers(root: Path) -> list[int | None]:
     """What each control group that this process is in leaves of its limit, for both versions of them."""
     left = []
     top = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup") or ["0::/"]:
+    for line in _lines(root / "proc/self/cgroup") or ["0::/", "1:memory:/"]:
         _, controllers, own = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             names, start = ("memory.max", "memory.current", "inactive_file"), top

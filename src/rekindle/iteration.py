@@ -12,7 +12,7 @@ from rekindle.choose import EndOfEpoch
 from rekindle.errors import WorkerError
 from rekindle.run.runner import AnyRunner
 from rekindle.run.tickets import Filled, Made
-from rekindle.ship import pinner, unpack
+from rekindle.ship import nbytes, pinner, unpack
 from rekindle.state import Position
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class EpochIterator:
             raise StopIteration
         self._note(ready)
         if isinstance(ready, Made) and self._pin is None:
+            counters.collate.nbytes += nbytes(ready.value)
             if ready.at_once:
                 counters.load.add(got - asked, 0, len(ready.order.indices))
             progress.handed_over = got

@@ -172,7 +172,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _between_epochs(self, position: Position) -> Position:
         if self._order == "sampler" and position.sampler_state is None:
-            resume = between_epochs(self._index_sampler, self.generator)
+            resume = between_epochs(self._index_sampler, self.generator, ended=position.epoch > 0)
             return Position(position.epoch, sampler_state=resume)
         if self._order == "stream" and position.stream is None and self.generator is not None:
             return Position(position.epoch, stream={"made": None, "generator": self.generator.get_state()})
@@ -255,6 +255,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             base_seed=kept_seed,
             resume=position.sampler_state,
             without=position.ahead,
+            keep_recent=self.on_error == "substitute",
         )
         position.sampler = orders
         return orders

@@ -26,6 +26,7 @@ class BatchOrder(NamedTuple):
     ids: NDArray[np.int64]
     plain: bool
     plan: EpochPlan | None = None
+    recent: list[Any] = []  # noqa: RUF012 - indices before this batch, if they are asked for; never changed
 
     @property
     def turn(self) -> int | None:

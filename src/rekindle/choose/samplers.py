@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -17,6 +18,9 @@ from rekindle.choose.orders import BatchOrder, EndOfEpoch
 from rekindle.choose.planned_sampler import tell_epoch
 from rekindle.errors import StateError
 from rekindle.global_random import STREAMS
+
+
+_RECENT = 256  # samples
 
 
 class SamplerOrders:
@@ -38,16 +42,19 @@ class SamplerOrders:
         base_seed: int | None = None,
         resume: dict[str, Any] | None = None,
         without: Collection[int] = (),
+        keep_recent: bool = False,
     ) -> None:
         """`base_seed` is what persistent workers were seeded with already: torch draws no other.
 
-        `without` are steps that were handed over before, out of order.
+        `without` are steps that were handed over before, out of order. `keep_recent` has each order name the
+        samples before it, which may stand in for one that fails.
         """
         tell_epoch(sampler, epoch)
         self._sampler: Any = sampler
         self._batched, self._epoch, self._generator = batched, epoch, generator
         self._without = frozenset(without)
         self._stateful = _stateful_part(sampler)
+        self._recent: deque[Any] | None = deque(maxlen=_RECENT) if keep_recent else None
         self._ended = False
         self._step = self._seen = 0
         self._draws_seed = base_seed is None
@@ -78,6 +85,8 @@ class SamplerOrders:
         set_generators(between["start"], self._sampler, self._generator)
         if self._stateful is not None and between["sampler"] is not None:
             self._stateful.load_state_dict(between["sampler"])
+            for _ in self._sampler:  # Nothing is left of that epoch; asked again, it begins the next.
+                pass
 
     def _resume(self, state: Any) -> Iterator[Any]:
         if self._stateful is not None and state is not None:
@@ -86,8 +95,9 @@ class SamplerOrders:
         now = generators_of(self._sampler, self._generator)
         set_generators(self._start, self._sampler, self._generator)
         iterator = self._begin()
-        for _ in islice(iterator, self._step):
-            pass
+        for drawn in islice(iterator, self._step):
+            if self._recent is not None:
+                self._recent.extend(drawn if self._batched else [drawn])
         # The global ones are not ours to move; those of the loader and the sampler go on from here.
         set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
         return iterator
@@ -127,15 +137,19 @@ class SamplerOrders:
             self._step += 1
             self._seen += len(indices)
             self._remember()
+            recent = [] if self._recent is None else list(self._recent)
+            if self._recent is not None:
+                self._recent.extend(indices)
             if step not in self._without:
                 plain = all(type(index) is int for index in indices)
-                return BatchOrder(self._epoch, step, indices, _as_integers(indices, seen), plain)
+                ids = _as_integers(indices, seen)
+                return BatchOrder(self._epoch, step, indices, ids, plain, recent=recent)
         raise StopIteration
 
 
-def between_epochs(sampler: Any, generator: torch.Generator | None) -> dict[str, Any]:
-    """What it takes to begin the next epoch of a sampler somewhere else."""
-    stateful = _stateful_part(sampler)
+def between_epochs(sampler: Any, generator: torch.Generator | None, ended: bool) -> dict[str, Any]:
+    """What it takes to begin the next epoch of a sampler somewhere else, or, if none has `ended`, the first."""
+    stateful = _stateful_part(sampler) if ended else None
     start = generators_of(sampler, generator)
     return {
         "step": None,

@@ -63,5 +63,9 @@ def substitute(seed: int, order: BatchOrder, bad: int, attempt: int) -> tuple[An
     if order.peers is not None:
         peer = int(order.peers[draw % len(order.peers)])
         return peer, peer
-    place = draw % len(order.indices)
+    place = draw % (len(order.recent) + len(order.indices))
+    if place < len(order.recent):
+        index = order.recent[place]
+        return index, index if type(index) is int else bad
+    place -= len(order.recent)
     return order.indices[place], int(order.ids[place])

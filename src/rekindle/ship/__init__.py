@@ -2,6 +2,6 @@
 
 from rekindle.ship.info import BatchInfo
 from rekindle.ship.pin import pinner
-from rekindle.ship.unpack import unpack
+from rekindle.ship.unpack import nbytes, unpack
 
-__all__ = ["BatchInfo", "pinner", "unpack"]
+__all__ = ["BatchInfo", "nbytes", "pinner", "unpack"]

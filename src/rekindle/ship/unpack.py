@@ -34,3 +34,14 @@ def good_rows(ready: Filled | Made) -> NDArray[np.int64] | None:
     if not ready.bad:
         return None
     return np.delete(np.arange(len(ready.order.indices)), ready.bad)
+
+
+def nbytes(batch: Any) -> int:
+    """How large the tensors of a batch are, as far as they are a sequence or a dict of tensors."""
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes
+    if isinstance(batch, dict):
+        batch = batch.values()
+    elif not isinstance(batch, list | tuple):
+        return 0
+    return sum(part.nbytes for part in batch if isinstance(part, torch.Tensor))
