@@ -19,7 +19,6 @@ from rekindle.choose.planned_sampler import tell_epoch
 from rekindle.errors import StateError
 from rekindle.global_random import STREAMS
 
-
 _RECENT = 256  # samples
 
 
@@ -148,7 +147,7 @@ class SamplerOrders:
 
 
 def between_epochs(sampler: Any, generator: torch.Generator | None, ended: bool) -> dict[str, Any]:
-    """What it takes to begin the next epoch of a sampler somewhere else, or, if none has `ended`, the first."""
+    """What it takes to begin the next epoch of a sampler elsewhere, or, if none has `ended`, the first."""
     stateful = _stateful_part(sampler) if ended else None
     start = generators_of(sampler, generator)
     return {
