@@ -24,8 +24,8 @@ from rekindle.choose import (
 from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
 from rekindle.iteration import EpochIterator, Progress
+from rekindle.parked import Parked
 from rekindle.run import BadSamples, OnError, Work, start
-from rekindle.run.changes import fingerprint
 from rekindle.run.runner import AnyRunner
 from rekindle.ship import BatchInfo
 from rekindle.state import Position
@@ -114,7 +114,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._next_epoch = 0
         self._kept_worker_seed: int | None = None  # of persistent workers, who are seeded once
         self._pass: weakref.ref[EpochIterator] | None = None
-        self._parked = _Parked()
+        self._parked = Parked()
         weakref.finalize(self, self._parked.close)
 
         with_accelerate.install()
@@ -352,7 +352,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept, _pass=None, _parked=_Parked())
+        self.__dict__.update(kept, _pass=None, _parked=Parked())
         weakref.finalize(self, self._parked.close)
 
 
@@ -379,48 +379,3 @@ def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: b
             "executor='threads' does not go with an IterableDataset: threads share one copy of it. "
             "Use executor='processes', or num_workers=0."
         )
-
-
-class _Parked:
-    """A runner between two passes, and what it has begun already.
-
-    The loader's finalizer closes it, so it must not refer to the loader.
-    """
-
-    def __init__(self) -> None:
-        self._runner: Any = None
-        self._started_with: object = None  # what the data set looked like to the workers
-        self._ahead: int | None = None  # the epoch whose first batches are being made
-
-    def started(self, runner: AnyRunner, dataset: Any, *, keep: bool) -> None:
-        self._started_with = fingerprint(dataset)
-        self._ahead = None
-        self._runner = runner if keep else None
-
-    def park(self, runner: AnyRunner, ahead: int | None) -> None:
-        if self._runner is not None and self._runner is not runner:
-            self._runner.close()
-        self._runner, self._ahead = runner, ahead
-
-    def take(self, dataset: Any, persistent: bool) -> Any:
-        """The parked runner, if there is one and its workers' copies of the data set are good."""
-        runner = self._runner
-        if runner is None or runner.closed:
-            return None
-        if persistent:
-            return runner
-        self._runner = None
-        if fingerprint(dataset) != self._started_with:
-            runner.close()
-            return None
-        return runner
-
-    def is_ahead_at(self, position: Position) -> bool:
-        """Whether the runner taken last is at work on this position; if so, only once."""
-        ahead, self._ahead = self._ahead, None
-        return ahead == position.epoch and position.step == 0 and not position.ahead
-
-    def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-        self._runner, self._ahead = None, None
