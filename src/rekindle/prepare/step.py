@@ -27,12 +27,15 @@ class Step(ABC):
         diversity: How many distinct outcomes the step has for one image: 1 if it is deterministic, infinite
             if it draws from a continuum.
         size: Height and width of what comes out, if they are always the same; None otherwise.
+        keeps_size: Whether height and width of what comes out are those of what goes in.
         releases_gil: Whether (nearly all of) the work lets other threads run.
+
     """
 
     uniforms: int = 0
     diversity: float = 1
     size: tuple[int, int] | None = None
+    keeps_size: bool = False
     releases_gil: bool = True
 
     @property
