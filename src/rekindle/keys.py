@@ -18,6 +18,7 @@ _SHIFT = np.uint64(32)
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
+_MOST_BLOCKS = 0xFFFF
 
 
 class Step(IntEnum):
@@ -68,6 +69,31 @@ def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.
     bits = philox4x32(counters, seed)
     joined: NDArray[np.uint64] = bits[0] << _SHIFT | bits[1]
     return joined
+
+
+def uniforms(
+    seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = 0, count: int = 1
+) -> NDArray[np.float64]:
+    """`count` numbers, uniform in [0, 1), for each of `samples` in its turn: an (n, count) array.
+
+    A sample's first numbers do not depend on how many are drawn. Each has 53 random bits.
+    """
+    if not (0 <= step < 2**16 and 0 <= count < 2 * _MOST_BLOCKS):
+        raise ValueError(
+            f"step {step} or count {count} is out of range: 65535 and {2 * _MOST_BLOCKS - 1} at most"
+        )
+    ids = np.atleast_1d(np.asarray(samples, dtype=np.int64)).view(np.uint64)
+    blocks = -(-count // 2)  # One block of Philox is 128 bits: two numbers.
+    counters = np.empty((4, ids.size, blocks), dtype=np.uint64)
+    counters[0] = (ids & _MASK)[:, None]
+    counters[1] = (ids >> _SHIFT)[:, None]
+    counters[2] = np.broadcast_to(np.asarray(turns, dtype=np.uint64), ids.shape)[:, None]
+    # The steps in `Step` have all of their upper 16 bits set; a block's number never does.
+    counters[3] = np.arange(blocks, dtype=np.uint64) << np.uint64(16) | np.uint64(step)
+    bits = philox4x32(counters.reshape(4, -1), seed)
+    words = np.stack([bits[0] << _SHIFT | bits[1], bits[2] << _SHIFT | bits[3]], axis=1)
+    numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers.reshape(ids.size, 2 * blocks)[:, :count]
 
 
 def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:

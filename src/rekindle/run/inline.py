@@ -15,7 +15,7 @@ from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.counters import Counters
 from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept
+from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept, is_native
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job
 
@@ -33,6 +33,7 @@ class Inline:
         self._layout: layout.Layout | None = None
         # Tensors held in memory are gathered for a whole batch at once.
         self._tensors = job.dataset.tensors if rows and type(job.dataset) is TensorDataset else None
+        self._native = layout.describe_native(job.dataset) if rows and is_native(job.dataset) else None
         self._orders: Orders = iter(())
         self.closed = False
 
@@ -63,6 +64,8 @@ class Inline:
         """A batch; None if nothing is left of it."""
         if self._tensors is not None and order.ids.tolist() == order.indices:
             return self._gather(order)
+        if self._native is not None:
+            return self._fill(order, self._native)
         job, loader = self._job, self._loader
         wanted = self._wanted(order, order.indices, order.ids, order.generations)
         if job.batched and job.stop_at_failure and getattr(job.dataset, "__getitems__", None):
@@ -82,6 +85,27 @@ class Inline:
         self._loader.seconds += time.perf_counter() - started
         return Made(order, order.ids, batch)
 
+    def _fill(self, order: BatchOrder, spec: layout.Branch) -> Made | None:
+        """A batch whose images a native data set writes where they belong."""
+        count = len(order.indices)
+        if self._layout is None or self._layout.rows < count:
+            self._layout = layout.Layout(spec, count)
+        leaves: list[Any] = self._layout.tensors(np.empty(self._layout.nbytes, dtype=np.uint8), count)
+        images = leaves[0].numpy()
+        wanted = self._wanted(order, order.indices, order.ids, order.generations)
+        labels = self._loader.load(wanted, stop_at_failure=self._job.stop_at_failure, into=images)
+        bad = [row for row, label in enumerate(labels) if type(label) is Failure]
+        ids = order.ids
+        if bad:
+            ids, bad = self._deal_with(bad, order, labels, images)
+            rows = torch.from_numpy(np.delete(np.arange(count), bad))
+            leaves = [leaf.index_select(0, rows) for leaf in leaves]
+            labels = [label for label in labels if type(label) is not Failure]
+        columns = layout.columns(labels, spec.parts[1])
+        for leaf, column, target in zip(self._layout.leaves[1:], columns, leaves[1:], strict=True):
+            layout.write(leaf, column, target)
+        return Made(order, ids, layout.assemble(spec, leaves), bad) if labels else None
+
     def _wanted(
         self,
         order: BatchOrder,
@@ -94,7 +118,11 @@ class Inline:
     # Bad samples.
 
     def _deal_with(
-        self, failed: list[int], order: BatchOrder, samples: list[Any]
+        self,
+        failed: list[int],
+        order: BatchOrder,
+        samples: list[Any],
+        images: NDArray[Any] | None = None,
     ) -> tuple[NDArray[np.int64], list[int]]:
         """Raise, replace in `samples` or leave failures; returns the ids and the rows that stay bad."""
         on_error = self._bad_samples.on_error
@@ -111,18 +139,21 @@ class Inline:
                 found.append(BadSample(order.epoch, int(ids[row]), reason))
                 if on_error == "skip":
                     break
-                samples[row], ids[row] = self._stand_in(order, row, attempt)
+                samples[row], ids[row] = self._stand_in(order, row, attempt, images)
                 attempt += 1
         for bad in found:
             self._bad_samples.note(bad, order)
         return ids, failed if on_error == "skip" else []
 
-    def _stand_in(self, order: BatchOrder, row: int, attempt: int) -> tuple[Any, int]:
+    def _stand_in(
+        self, order: BatchOrder, row: int, attempt: int, images: NDArray[Any] | None
+    ) -> tuple[Any, int]:
         """What another sample gives in a bad one's place, and its id."""
         index, id_ = substitute(self._seed, order, int(order.ids[row]), attempt)
         generations = order.generations[row : row + 1]
         wanted = self._wanted(order, [index], np.array([id_]), generations)
-        return self._loader.load(wanted, stop_at_failure=False)[0], id_
+        into = None if images is None else images[row : row + 1]
+        return self._loader.load(wanted, stop_at_failure=False, into=into)[0], id_
 
     # Samples to a batch.
 

@@ -49,6 +49,11 @@ class Failure:
     error: Exception
 
 
+def is_native(dataset: Any) -> bool:
+    """Whether the loader draws a data set's random numbers for it (see `rekindle.images`)."""
+    return getattr(dataset, "uniforms", None) is not None and hasattr(dataset, "write")
+
+
 class SampleLoader:
     """Loads samples, batches and collations of one data set, all as functions of their keys.
 
@@ -66,40 +71,71 @@ class SampleLoader:
         self.seconds = 0.0  # spent in the data set since the caller last set it to zero
         self._alone = alone or (lambda _: nullcontext())
         self._watch = watch
+        self._native = is_native(dataset)
         self._moving: tuple[Stream, ...] = ()
-        self._settled = False
+        # Such a data set is believed. In threads there is no telling who else has moved a generator.
+        self._draws_nothing = bool(getattr(dataset, "draws_nothing", False))
+        self._settled = self._draws_nothing
 
-    def load(self, wanted: Wanted, *, stop_at_failure: bool, careful: bool = False) -> list[Any]:
+    def load(
+        self,
+        wanted: Wanted,
+        *,
+        stop_at_failure: bool,
+        careful: bool = False,
+        into: NDArray[Any] | None = None,
+    ) -> list[Any]:
         """The wanted samples; a Failure in the place of each that raised (the last, if told to stop).
 
-        `careful` makes one sample after the other known to `watch` while it is made.
+        `careful` makes one sample after the other known to `watch` while it is made. With `into`, a native
+        data set writes each image to its row there, and what comes back are the labels.
         """
         started = time.perf_counter()
+        one, together = self._ways(wanted, into)
 
         def attempt(marks: dict[Stream, object]) -> list[Any]:
             if not (self._moving or careful or not self._settled):
-                dataset = self.dataset
                 try:
-                    return [dataset[index] for index in wanted.indices]
+                    return together()
                 except Exception:  # Found again, with its row, in what follows.
                     pass
-            return self._one_by_one(wanted, marks, stop_at_failure)
+            return self._one_by_one(wanted, one, marks, stop_at_failure)
 
         samples = self._run(attempt)
         self.seconds += time.perf_counter() - started
         return samples
 
-    def _one_by_one(self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool) -> list[Any]:
+    def _ways(
+        self, wanted: Wanted, into: NDArray[Any] | None
+    ) -> tuple[Callable[[int], Any], Callable[[], list[Any]]]:
+        """How to make the sample of a row, and how to make all at once."""
+        dataset, indices = self.dataset, wanted.indices
+        if not self._native:
+            return lambda row: dataset[indices[row]], lambda: [dataset[index] for index in indices]
+        numbers = keys.uniforms(wanted.seed, wanted.ids, wanted.generations, count=dataset.uniforms)
+
+        def one(row: int) -> Any:
+            if into is None:
+                return dataset.sample(indices[row], numbers[row])
+            return dataset.write(indices[row], numbers[row], into[row])
+
+        if into is not None and hasattr(dataset, "write_many"):
+            return one, lambda: dataset.write_many(indices, numbers, into)
+        return one, lambda: [one(row) for row in range(len(indices))]
+
+    def _one_by_one(
+        self, wanted: Wanted, one: Callable[[int], Any], marks: dict[Stream, object], stop_at_failure: bool
+    ) -> list[Any]:
         seeds = self._seeds(wanted)
         samples: list[Any] = []
-        for row, index in enumerate(wanted.indices):
+        for row in range(len(wanted.indices)):
             if self._watch is not None:
                 self._watch(row)
             if seeds is not None:
                 for stream in self._moving:
                     stream.seed(seeds[row])
             try:
-                samples.append(self.dataset[index])
+                samples.append(one(row))
             except Exception as error:
                 samples.append(Failure(error))
                 if stop_at_failure:
@@ -138,6 +174,8 @@ class SampleLoader:
 
     def _run(self, attempt: Callable[[dict[Stream, object]], Result]) -> Result:
         """What an attempt gives once no generator moves that was not seeded for it."""
+        if self._draws_nothing:
+            return attempt({})
         with self._alone(self._moving if self._settled else STREAMS):
             while True:
                 marks = {stream: stream.mark() for stream in STREAMS if stream not in self._moving}
