@@ -11,9 +11,7 @@ from rich.console import Console
 Measured = TypeVar("Measured")
 
 
-def alternate(
-    contenders: Mapping[str, Callable[[], Measured]], rounds: int
-) -> dict[str, list[Measured]]:
+def alternate(contenders: Mapping[str, Callable[[], Measured]], rounds: int) -> dict[str, list[Measured]]:
     """What each contender's function returned in each round, after one round that does not count.
 
     Every other round goes in the opposite order: none always follows the same neighbour.

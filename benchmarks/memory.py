@@ -20,6 +20,7 @@ one of them starts or ends, the share that counts here changes by up to 150 MB.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.alternate import alternate
@@ -34,9 +35,7 @@ class ManyStrings:
     """A data set that is a list of strings, as file names are; a sample is a string's length."""
 
     def __init__(self) -> None:
-        self.names = [
-            f"photographs/of/class-{i % 1000:04}/number-{i:08}.jpg" for i in range(ENTRIES)
-        ]
+        self.names = [f"photographs/of/class-{i % 1000:04}/number-{i:08}.jpg" for i in range(ENTRIES)]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,13 +73,11 @@ def proportional_set_size(pid: int) -> dict[str, int]:
 def measure(rounds: int, data: str | None) -> list[Comparison]:
     """MB with each loader, in all and without files; `data` is not used."""
     del data
-    found = alternate(
-        {
-            name: lambda name=name: in_fresh_process(memory_after_an_epoch, loader=name)
-            for name in LOADERS
-        },
-        rounds,
-    )
+
+    def contender(loader: str) -> Callable[[], dict[str, float]]:
+        return lambda: in_fresh_process(memory_after_an_epoch, loader=loader)
+
+    found = alternate({name: contender(name) for name in LOADERS}, rounds)
     title = f"PSS after an epoch; a list of {ENTRIES:,} strings, {WORKERS} workers"
     return [
         compare(

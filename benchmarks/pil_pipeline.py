@@ -56,10 +56,6 @@ class Photographs(Dataset[tuple[torch.Tensor, int]]):
 def measure(rounds: int, data: str | None) -> list[Comparison]:
     """Samples a second with each loader."""
     images = photographs(data)
-    rates = epoch_rates(
-        Photographs(images), rounds, batch_size=BATCH_SIZE, shuffle=True, num_workers=WORKERS
-    )
+    rates = epoch_rates(Photographs(images), rounds, batch_size=BATCH_SIZE, shuffle=True, num_workers=WORKERS)
     title = f"{described(data, images)}; batch {BATCH_SIZE}, {WORKERS} workers"
-    return [
-        compare(title, "samples/s", rates, {"rekindle": [Bar("≥", 1.0), Bar("≥", 1.1, aim=True)]})
-    ]
+    return [compare(title, "samples/s", rates, {"rekindle": [Bar("≥", 1.0), Bar("≥", 1.1, aim=True)]})]
