@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rekindle import keys
+from rekindle.prepare import draw
 
 
 def test_numbers_are_a_function_of_seed_sample_turn_and_step() -> None:
@@ -38,6 +41,23 @@ def test_numbers_are_uniform_and_have_53_bits() -> None:
     words = (numbers.ravel() * 2**53).astype(np.uint64)
     assert np.bitwise_or.reduce(words) == 2**53 - 1
     assert np.bitwise_and.reduce(words) == 0
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    samples=st.lists(st.integers(0, 2**62), min_size=0, max_size=5),
+    turn=st.integers(0, 2**32 - 1),
+    step=st.integers(0, 2**16 - 1),
+    count=st.integers(0, 9),
+)
+def test_the_compiled_ones_are_the_same(
+    seed: int, samples: list[int], turn: int, step: int, count: int
+) -> None:
+    expected = keys.uniforms(seed, samples, turn, step, count)
+    np.testing.assert_array_equal(draw.uniforms(seed, samples, turn, step, count), expected)
+    turns = [turn // (row + 1) for row in range(len(samples))]
+    expected = keys.uniforms(seed, samples, turns, step, count)
+    np.testing.assert_array_equal(draw.uniforms(seed, samples, turns, step, count), expected)
 
 
 def test_they_never_meet_the_seeds_of_samples() -> None:

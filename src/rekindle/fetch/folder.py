@@ -62,8 +62,19 @@ class Folder:
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file."""
-        with open(self._prefix + self._files[index], "rb", buffering=0) as file:
-            return file.read()
+        # Half the time, with the lock held, of Python's own file objects.
+        file = os.open(self._prefix + self._files[index], os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(file).st_size
+            data = os.read(file, size + 1)
+            if len(data) == size:
+                return data
+            parts = [data]  # A file that grows, or one that is read in pieces.
+            while parts[-1]:
+                parts.append(os.read(file, 1 << 20))
+            return b"".join(parts)
+        finally:
+            os.close(file)
 
     def path(self, index: int) -> str:
         """Where a sample's file is."""

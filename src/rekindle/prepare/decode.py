@@ -13,8 +13,7 @@ from __future__ import annotations
 import io
 import struct
 import threading
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -41,8 +40,7 @@ _LOST = (
 _scratch = threading.local()
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What the first bytes tell: the size, and who can decode the rest."""
 
     height: int

@@ -122,6 +122,13 @@ class Pipeline:
         if points is not None:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
         self._fill = np.array(self._window.step.fill if self._window else (0, 0, 0), dtype=np.uint8)
+        # Looked at for every sample: decided once.
+        self._is_plain = self._table.dtype in (np.float32, np.uint8)  # or else the kernel cannot write it
+        self._starts_with_window = bool(self._middle) and isinstance(self._middle[0].step, WindowStep)
+        self._flip_at = [
+            (flip.numbers.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip))
+            for flip in self._flips
+        ]
         self.output = self._fixed_output(size)
         if channels_last and not self._converts:
             raise ArgumentError("channels_last is for tensors: put ToTensor() into the transform.")
@@ -134,11 +141,6 @@ class Pipeline:
         shape = (3, *size) if self._converts else (*size, 3)
         dtype = torch.from_numpy(self._table).dtype
         return Output(shape, dtype, self._channels_last, self._converts)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether the kernel can write what comes out."""
-        return self._table.dtype in (np.float32, np.uint8)
 
     # One sample.
 
@@ -161,7 +163,7 @@ class Pipeline:
     def _begin(self, data: bytes, numbers: Numbers) -> Any:
         """Decode and take the middle steps; the result may lie in scratch memory."""
         header = read_header(data, self.pixel_limit)
-        if not self._middle or not isinstance(self._middle[0].step, WindowStep):
+        if not self._starts_with_window:
             return self._prepare(decode_with(header, data, scratch=True), numbers)
         first = self._middle[0]
         image = _decoded_window(header, data, first.step, numbers[first.numbers])
@@ -184,6 +186,7 @@ class Pipeline:
             window = self._window.step.window(height, width, numbers[self._window.numbers])
             top, left, height, width = window.box
         mirrored, upside_down = self._flipped(numbers)
+        given = out is not None
         if out is None:
             out = self._empty(height, width)
         planes = out if self._converts else out.transpose(2, 0, 1)
@@ -192,6 +195,8 @@ class Pipeline:
         kernel.finish(image, top, left, mirrored, upside_down, self._fill, self._table, planes)
         if not self._converts:
             return out
+        if given and not self._after:
+            return None
         made = torch.from_numpy(out)
         for step in self._after:
             made = step.apply(made, numbers)
@@ -202,12 +207,9 @@ class Pipeline:
 
     def _flipped(self, numbers: Numbers) -> tuple[bool, bool]:
         mirrored = upside_down = False
-        for flip in self._flips:
-            if numbers[flip.numbers][0] < flip.step.p:
-                if isinstance(flip.step, RandomHorizontalFlip):
-                    mirrored = not mirrored
-                else:
-                    upside_down = not upside_down
+        for place, p, horizontal in self._flip_at:
+            if numbers[place] < p:
+                mirrored, upside_down = mirrored ^ horizontal, upside_down ^ (not horizontal)
         return mirrored, upside_down
 
     def _empty(self, height: int, width: int) -> NDArray[Any]:
@@ -245,9 +247,9 @@ class Pipeline:
         if self._window is not None:
             tops, lefts, height, width = _windows(self._window, height, width, numbers)
         mirrored, upside_down = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-        for flip in self._flips:
-            flips = numbers[:, flip.numbers.start] < flip.step.p
-            if isinstance(flip.step, RandomHorizontalFlip):
+        for place, p, horizontal in self._flip_at:
+            flips = numbers[:, place] < p
+            if horizontal:
                 mirrored ^= flips
             else:
                 upside_down ^= flips
@@ -388,9 +390,9 @@ def _decoded_window(header: Header, data: bytes, step: WindowStep, numbers: Numb
     if not window.lies_within(header.height, header.width):
         return step.apply(decode_with(header, data, scratch=True), numbers)
     shrink = 1
-    if header.decoder == "jpeg":
-        spare = min(window.height / window.new_height, window.width / window.new_width)
-        shrink = next((factor for factor in _SHRINKS if spare >= factor * _PIXELS_LEFT), 1)
+    spare = min(window.height / window.new_height, window.width / window.new_width) / _PIXELS_LEFT
+    if header.decoder == "jpeg" and spare >= 2:
+        shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
     image = decode_with(header, data, shrink, scratch=True)
     if shrink == 1 or image.shape[0] == header.height:
         return resample(image, window.box, window.size, step.interpolation)

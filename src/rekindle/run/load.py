@@ -72,6 +72,10 @@ class SampleLoader:
         self._alone = alone or (lambda _: nullcontext())
         self._watch = watch
         self._native = is_native(dataset)
+        if self._native:
+            from rekindle.prepare.draw import uniforms  # Compiled code, which other data sets need not load.
+
+            self._draw = uniforms
         self._moving: tuple[Stream, ...] = ()
         # Such a data set is believed. In threads there is no telling who else has moved a generator.
         self._draws_nothing = bool(getattr(dataset, "draws_nothing", False))
@@ -112,7 +116,7 @@ class SampleLoader:
         dataset, indices = self.dataset, wanted.indices
         if not self._native:
             return lambda row: dataset[indices[row]], lambda: [dataset[index] for index in indices]
-        numbers = keys.uniforms(wanted.seed, wanted.ids, wanted.generations, count=dataset.uniforms)
+        numbers = self._draw(wanted.seed, wanted.ids, wanted.generations, count=dataset.uniforms)
 
         def one(row: int) -> Any:
             if into is None:
