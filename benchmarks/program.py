@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 PROGRAMS = (
+    "peers",
     "pil_pipeline",
     "small_arrays",
     "tensor_dataset",
@@ -44,7 +45,17 @@ def _question(docstring: str) -> str:
 
 def made_with() -> dict[str, Any]:
     """What a reader needs to judge the numbers; nothing that names the machine or its user."""
-    packages = ("rekindle", "torch", "torchvision", "numpy", "pillow")
+    packages = (
+        "rekindle",
+        "torch",
+        "torchvision",
+        "numpy",
+        "pillow",
+        "simplejpeg",
+        "opencv-python-headless",
+        "numba",
+        "nvidia-dali-cuda120",
+    )
     return {
         "cpus": os.cpu_count(),
         "system": platform.system(),

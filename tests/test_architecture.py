@@ -14,7 +14,7 @@ ROOT = Path(rekindle.__file__).parent
 FOLDERS = ["choose", "fetch", "prepare", "reuse", "run", "ship", "tune"]
 SHARED = {"errors", "keys", "counters", "available", "global_random"}
 # What wires the folders together, and may see all of them.
-WIRING = {"__init__", "loader", "parked", "iteration", "state", "with_accelerate", "cli"}
+WIRING = {"__init__", "loader", "parked", "iteration", "state", "with_accelerate", "images", "transforms", "cli"}
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.
 MOST_LINES = 450
@@ -80,15 +80,21 @@ def test_no_file_holds_more_than_one_idea_can_need(path):
 def test_the_public_names_are_these():
     assert rekindle.__all__ == [
         "ArgumentError",
+        "ArrayImages",
         "BadSamplesError",
         "BatchInfo",
+        "DataError",
         "DataLoader",
+        "DecodeError",
+        "ImageDataset",
         "LoaderTimeout",
         "OutOfMemoryError",
         "RekindleError",
         "Report",
         "StateError",
         "WorkerError",
+        "open",
+        "transforms",
     ]
 
 
@@ -96,13 +102,14 @@ def test_the_public_names_are_these():
 def test_a_public_name_can_be_imported_and_is_documented(name):
     thing = getattr(rekindle, name)
     # `__doc__` of the class itself: `inspect.getdoc` would be content with a base class's.
-    assert (vars(thing).get("__doc__") or "").strip()
+    own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert (own or "").strip()
 
 
 def test_every_error_descends_from_one():
     errors = [getattr(rekindle, name) for name in rekindle.__all__]
     errors = [one for one in errors if isinstance(one, type) and issubclass(one, Exception)]
-    assert len(errors) == 7
+    assert len(errors) == 9
     assert all(issubclass(one, rekindle.RekindleError) for one in errors)
 
 

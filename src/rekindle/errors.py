@@ -6,6 +6,8 @@ RekindleError
 ├── WorkerError (RuntimeError)      workers die and replacing them does not help
 ├── LoaderTimeout (RuntimeError)    no batch within the `timeout` that was asked for
 ├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
+├── DataError (ValueError)          a folder or file of data that is not what it should be
+│   └── DecodeError                 an image that is broken, cut off or too large
 └── OutOfMemoryError (MemoryError)  the batches in flight do not fit into memory
 
 Each message says what failed, the value received, where, and what to do. Exceptions of the user's own
@@ -35,6 +37,14 @@ class LoaderTimeout(RekindleError, RuntimeError):  # noqa: N818 - reads as what 
 
 class BadSamplesError(RekindleError, RuntimeError):
     """More samples failed than `on_error` is allowed to pass over."""
+
+
+class DataError(RekindleError, ValueError):
+    """A folder or file of data that is missing, empty or not what it should be."""
+
+
+class DecodeError(DataError):
+    """An image that is broken, cut off or too large; the message names its file and sample."""
 
 
 class OutOfMemoryError(RekindleError, MemoryError):

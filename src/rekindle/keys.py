@@ -66,6 +66,17 @@ def _split_one(base: int, counter: int) -> int:
     return int(split(base, counter)[0])
 
 
+def uniforms(
+    seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = 0, count: int = 1
+) -> NDArray[np.float64]:
+    """`count` numbers, uniform in [0, 1), for each of `samples` in its turn: an (n, count) array.
+
+    A sample's first numbers do not depend on how many are drawn. Each has 53 random bits.
+    """
+    bits = split(seeds(seed, samples, turns, step)[:, None], np.arange(count))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:
     """A random order of 0 … size − 1, the same on every machine and for every version of NumPy.
 

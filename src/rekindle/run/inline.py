@@ -16,8 +16,9 @@ from rekindle import global_random
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.counters import Counters
 from rekindle.global_random import STREAMS
+from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept
+from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept, is_native
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job
 
@@ -36,6 +37,7 @@ class Inline:
         self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
         self._tensors = dataset.tensors if rows and type(dataset) is TensorDataset else None
+        self._native = layout.describe_native(dataset) if rows and is_native(dataset) else None
         self._orders: Orders = iter(())
         self.closed = False
 
@@ -59,7 +61,7 @@ class Inline:
             rows = torch.from_numpy(np.ascontiguousarray(order.ids))
             gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
             return Made(order, order.ids, gathered, at_once=True)
-        if not self._loader.quiet:
+        if self._native is not None or not self._loader.quiet:
             return None
         kept, marks = [stream.save() for stream in STREAMS], global_random.marks()
         try:
@@ -90,6 +92,8 @@ class Inline:
         job, loader = self._job, self._loader
         turns = order.generations if order.turn is None else order.turn
         wanted = Wanted(self._seed, order.epoch, order.step, order.indices, order.ids, turns)
+        if self._native is not None:
+            return self._fill(order, wanted, self._native)
         if self._together:
             return Made(order, order.ids, self._collate(wanted, loader.load_together(wanted)))
         samples = loader.load(wanted, stop_at_failure=job.stop_at_failure)
@@ -100,6 +104,25 @@ class Inline:
         good = [sample for sample in samples if type(sample) is not Failure]
         return Made(order, ids, self._collate(wanted, good), bad) if good else None
 
+    def _fill(self, order: BatchOrder, wanted: Wanted, spec: layout.Branch) -> Made | None:
+        """A batch whose images a native data set writes where they belong."""
+        count = len(order.indices)
+        plan = layout.Layout(spec, count)
+        leaves: list[Any] = plan.tensors(np.empty(plan.nbytes, dtype=np.uint8), count)
+        images = leaves[0].numpy()
+        labels = self._loader.load(wanted, stop_at_failure=self._job.stop_at_failure, into=images)
+        bad = [row for row, label in enumerate(labels) if type(label) is Failure]
+        ids = order.ids
+        if bad:
+            ids, bad = self._deal_with(bad, order, labels, images)
+            rows = torch.from_numpy(np.delete(np.arange(count), bad))
+            leaves = [leaf.index_select(0, rows) for leaf in leaves]
+            labels = [label for label in labels if type(label) is not Failure]
+        columns = layout.columns(labels, spec.parts[1])
+        for leaf, column, target in zip(plan.leaves[1:], columns, leaves[1:], strict=True):
+            layout.write(leaf, column, target)
+        return Made(order, ids, layout.assemble(spec, leaves), bad) if labels else None
+
     def _collate(self, wanted: Wanted, samples: Any) -> Any:
         argument = samples if self._job.batched else samples[0]
         return self._loader.call(self._job.collate_fn, wanted, argument)
@@ -107,7 +130,7 @@ class Inline:
     # Bad samples.
 
     def _deal_with(
-        self, failed: list[int], order: BatchOrder, samples: list[Any]
+        self, failed: list[int], order: BatchOrder, samples: list[Any], images: NDArray[Any] | None = None
     ) -> tuple[NDArray[np.int64], list[int]]:
         """Raise, replace in `samples` or leave failures; returns the ids and the rows that stay bad."""
         on_error = self._bad_samples.on_error
@@ -124,18 +147,21 @@ class Inline:
                 found.append(BadSample(order.epoch, int(ids[row]), reason))
                 if on_error == "skip":
                     break
-                samples[row], ids[row] = self._stand_in(order, row, attempt)
+                samples[row], ids[row] = self._stand_in(order, row, attempt, images)
                 attempt += 1
         for bad in found:
             self._bad_samples.note(bad, order)
         return ids, failed if on_error == "skip" else []
 
-    def _stand_in(self, order: BatchOrder, row: int, attempt: int) -> tuple[Any, int]:
+    def _stand_in(
+        self, order: BatchOrder, row: int, attempt: int, images: NDArray[Any] | None
+    ) -> tuple[Any, int]:
         """What another sample gives in a bad one's place, and its id."""
         index, id_ = substitute(self._seed, order, int(order.ids[row]), attempt)
         turns = order.generations[row : row + 1]
         wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], turns)
-        return self._loader.load(wanted, stop_at_failure=False)[0], id_
+        into = None if images is None else images[row : row + 1]
+        return self._loader.load(wanted, stop_at_failure=False, into=into)[0], id_
 
 
 def _fetcher(job: Job, together: bool) -> Callable[[list[Any]], Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,12 +27,14 @@ class MismatchError(Exception):
 class Leaf:
     """One tensor of the batch: what a sample's part of it looks like.
 
-    `source` is the type that the data set gives. Strings and bytes have no `dtype` and stay objects.
+    `source` is the type that the data set gives. Strings and bytes have no `dtype` and stay objects. With
+    `channels_last`, the first dimension of the shape is the last one in memory.
     """
 
     source: type
     dtype: torch.dtype | None
     shape: tuple[int, ...] = ()
+    channels_last: bool = False
 
     def nbytes(self, rows: int) -> int:
         """How much memory so many rows take."""
@@ -69,6 +71,19 @@ def describe(sample: Any) -> Spec | None:
     if any(part is None for part in parts):
         return None
     return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
+
+
+def describe_native(dataset: Any) -> Branch | None:
+    """What the (image, label) of a native data set look like, without loading any; None if that varies."""
+    example = dataset.example()
+    if example is None:
+        return None
+    image, label = (describe(part) for part in example)
+    assert isinstance(image, Leaf)
+    assert label is not None
+    if isinstance(example[0], torch.Tensor) and not example[0].is_contiguous():
+        image = replace(image, channels_last=True)
+    return Branch(tuple, None, (image, label))
 
 
 def _tensor_leaf(sample: torch.Tensor) -> Leaf | None:
@@ -114,12 +129,12 @@ class Layout:
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        leaves = tuple(_leaves(self.spec))
+        found = tuple(leaves(self.spec))
         offsets, end = [], 0
-        for leaf in leaves:
+        for leaf in found:
             offsets.append(end)
             end += -(-leaf.nbytes(self.rows) // _ALIGNMENT) * _ALIGNMENT
-        object.__setattr__(self, "leaves", leaves)
+        object.__setattr__(self, "leaves", found)
         object.__setattr__(self, "offsets", tuple(offsets))
         object.__setattr__(self, "nbytes", max(end, _ALIGNMENT))
 
@@ -133,15 +148,20 @@ class Layout:
             elif size == 0:
                 tensors.append(torch.empty((rows, *leaf.shape), dtype=leaf.dtype))
             else:
-                flat = torch.from_numpy(memory[offset : offset + size])
-                tensors.append(flat.view(leaf.dtype).view(rows, *leaf.shape))
+                flat = torch.from_numpy(memory[offset : offset + size]).view(leaf.dtype)
+                if leaf.channels_last:
+                    channels, height, width = leaf.shape
+                    tensors.append(flat.view(rows, height, width, channels).permute(0, 3, 1, 2))
+                else:
+                    tensors.append(flat.view(rows, *leaf.shape))
         return tensors
 
 
-def _leaves(spec: Spec) -> list[Leaf]:
+def leaves(spec: Spec) -> list[Leaf]:
+    """The leaves in order."""
     if isinstance(spec, Leaf):
         return [spec]
-    return [leaf for part in spec.parts for leaf in _leaves(part)]
+    return [leaf for part in spec.parts for leaf in leaves(part)]
 
 
 def columns(samples: list[Any], spec: Spec) -> list[list[Any]]:

@@ -45,6 +45,11 @@ class Failure:
     error: Exception
 
 
+def is_native(dataset: Any) -> bool:
+    """Whether the loader draws a data set's random numbers for it (see `rekindle.images`)."""
+    return getattr(dataset, "uniforms", None) is not None and hasattr(dataset, "write")
+
+
 class SampleLoader:
     """Loads samples, batches and collations of one data set, all as functions of their keys.
 
@@ -65,44 +70,76 @@ class SampleLoader:
         self._alone = alone or (lambda _: nullcontext())
         self._watch = watch
         self._moving: tuple[Stream, ...] = ()
-        self._settled = False
-        self._streams = STREAMS if draws else ()
+        self._native = is_native(dataset)
+        self._streams = STREAMS if draws and not getattr(dataset, "draws_nothing", False) else ()
+        self._settled = not self._streams
 
     @property
     def quiet(self) -> bool:
         """Whether the data set has not drawn anything so far."""
         return self._settled and not self._moving
 
-    def load(self, wanted: Wanted, *, stop_at_failure: bool, careful: bool = False) -> list[Any]:
+    def load(
+        self,
+        wanted: Wanted,
+        *,
+        stop_at_failure: bool,
+        careful: bool = False,
+        into: NDArray[Any] | None = None,
+    ) -> list[Any]:
         """The wanted samples; a Failure in the place of each that raised (the last, if told to stop).
 
-        `careful` makes one sample after the other known to `watch` while it is made.
+        `careful` makes one sample after the other known to `watch` while it is made. With `into`, a native
+        data set writes each image to its row there, and what comes back are the labels.
         """
+        one, together = self._ways(wanted, into)
 
         def attempt(marks: dict[Stream, object]) -> list[Any]:
             if not (self._moving or careful or not self._settled):
-                dataset = self.dataset
                 try:
-                    return [dataset[index] for index in wanted.indices]
+                    return together()
                 except Exception:  # Found again, with its row, in what follows.
                     pass
-            return self._one_by_one(wanted, marks, stop_at_failure, careful)
+            return self._one_by_one(wanted, one, marks, stop_at_failure, careful)
 
         return self._run(attempt)
 
+    def _ways(
+        self, wanted: Wanted, into: NDArray[Any] | None
+    ) -> tuple[Callable[[int], Any], Callable[[], list[Any]]]:
+        """How to make the sample of a row, and how to make all at once."""
+        dataset, indices = self.dataset, wanted.indices
+        if not self._native:
+            return lambda row: dataset[indices[row]], lambda: [dataset[index] for index in indices]
+        numbers = keys.uniforms(wanted.seed, wanted.ids, wanted.generations, count=dataset.uniforms)
+
+        def one(row: int) -> Any:
+            if into is None:
+                return dataset.sample(indices[row], numbers[row])
+            return dataset.write(indices[row], numbers[row], into[row])
+
+        if into is not None and hasattr(dataset, "write_many"):
+            return one, lambda: dataset.write_many(indices, numbers, into)
+        return one, lambda: [one(row) for row in range(len(indices))]
+
     def _one_by_one(
-        self, wanted: Wanted, marks: dict[Stream, object], stop_at_failure: bool, careful: bool
+        self,
+        wanted: Wanted,
+        one: Callable[[int], Any],
+        marks: dict[Stream, object],
+        stop_at_failure: bool,
+        careful: bool,
     ) -> list[Any]:
         seeders = self._seeders(wanted)
         watch = self._watch if careful else None
         samples: list[Any] = []
-        for row, index in enumerate(wanted.indices):
+        for row in range(len(wanted.indices)):
             if watch is not None:
                 watch(row)
             for seed in seeders:
                 seed(row)
             try:
-                samples.append(self.dataset[index])
+                samples.append(one(row))
             except Exception as error:
                 samples.append(Failure(error))
                 if stop_at_failure:

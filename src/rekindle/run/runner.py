@@ -107,7 +107,7 @@ def start(work: Work) -> Any:
             bad_samples=work.bad_samples,
             counters=work.counters,
         )
-    pool = SlotPool()
+    pool = SlotPool(shared=work.chosen == "processes")
     crew: Crew
     if work.chosen == "threads":
         crew = ThreadCrew(job)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.run import codec, layout
-from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted
+from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, is_native
 from rekindle.run.messages import (
     Arrange,
     Begin,
@@ -84,6 +84,7 @@ class Worker:
         self._cancelled_before = 0
         self._layout: layout.Layout | None = None
         self._rows: dict[int, list[torch.Tensor | None]] = {}
+        self._native = layout.describe_native(job.dataset) if is_native(job.dataset) else None
         self._iterator: Iterator[Any] = iter(())
         self._stream_error: Exception | None = None
         self._idle = self._collate = 0.0
@@ -157,6 +158,9 @@ class Worker:
     # Rows: every sample straight to its place.
 
     def _do_rows(self, unit: Unit) -> None:
+        if self._native is not None:
+            self._do_native_rows(unit, self._native)
+            return
         job, wanted = self._job, _wanted(unit)
         if self._layout is None and unit.slot is None:
             # Tell what the first sample looks like while the others are made.
@@ -183,8 +187,28 @@ class Worker:
         good = len(samples) - len(errors)
         self._send_done(unit, good, objects=objects, errors=errors, mismatch=mismatch)
 
-    def _load(self, wanted: Wanted, unit: Unit) -> list[Any]:
-        return self._loader.load(wanted, stop_at_failure=self._job.stop_at_failure, careful=unit.careful)
+    def _do_native_rows(self, unit: Unit, spec: layout.Branch) -> None:
+        """Let the data set write the images where they belong; only the labels come by hand."""
+        if self._layout is None and unit.slot is None:
+            self._channel.send(Described(unit.ticket, unit.part, spec, asked_which_worker=False))
+        images, *label_rows = self._tensors(self._slot(unit))
+        assert images is not None
+        rows = slice(unit.start, unit.start + len(unit.indices))
+        labels = self._load(_wanted(unit), unit, images[rows].numpy())
+        errors = self._errors(labels, unit)
+        if errors and self._job.stop_at_failure:
+            self._send_done(unit, errors=errors)
+            return
+        started = time.perf_counter()
+        self._nbytes += images[rows].nbytes
+        objects = self._write_columns(labels, unit.start, spec.parts[1], label_rows)
+        self._collate += time.perf_counter() - started
+        self._send_done(unit, len(labels) - len(errors), objects=objects, errors=errors)
+
+    def _load(self, wanted: Wanted, unit: Unit, into: NDArray[Any] | None = None) -> list[Any]:
+        return self._loader.load(
+            wanted, stop_at_failure=self._job.stop_at_failure, careful=unit.careful, into=into
+        )
 
     def _describe(self, unit: Unit, samples: list[Any]) -> bool:
         """Tell the engine what samples look like; false if none could be made yet."""
@@ -196,18 +220,29 @@ class Worker:
                 return True
         return False
 
-    def _write_rows(self, samples: list[Any], start: int, slot: int) -> list[list[Any]]:
-        """Write what did not fail; returns the columns of strings."""
+    def _tensors(self, slot: int) -> list[torch.Tensor | None]:
+        """The leaves of the batch in a slot."""
         assert self._layout is not None
         if slot not in self._rows:
             memory = self._channel.slots[slot]
             self._rows[slot] = self._layout.tensors(memory, self._layout.rows)
+        return self._rows[slot]
+
+    def _write_rows(self, samples: list[Any], start: int, slot: int) -> list[list[Any]]:
+        """Write what did not fail; returns the columns of strings."""
+        tensors = self._tensors(slot)
+        assert self._layout is not None
+        return self._write_columns(samples, start, self._layout.spec, tensors)
+
+    def _write_columns(
+        self, samples: list[Any], start: int, spec: layout.Spec, tensors: list[torch.Tensor | None]
+    ) -> list[list[Any]]:
         objects: list[list[Any]] = []
-        runs = _runs_of_good(samples)
-        for begin, end in runs:
-            made = layout.columns(samples[begin:end], self._layout.spec)
+        leaves = layout.leaves(spec)
+        for begin, end in _runs_of_good(samples):
+            made = layout.columns(samples[begin:end], spec)
             strings = []
-            for leaf, column, tensor in zip(self._layout.leaves, made, self._rows[slot], strict=True):
+            for leaf, column, tensor in zip(leaves, made, tensors, strict=True):
                 if tensor is None:
                     strings.append(layout.check_objects(leaf, column))
                     continue

@@ -1,0 +1,77 @@
+"""Labels of files from a CSV or JSON file, or from a mapping."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rekindle.errors import DataError
+
+LABEL_FILES = ("labels.csv", "labels.json")
+Labels = Mapping[str, int | str]
+
+
+def read_labels(path: Path) -> Labels:
+    """The label of each file name.
+
+    CSV: a file name and a label a line, with or without a line of headings. JSON: an object of names and
+    labels, a list of pairs, or an object whose "labels" is one of these.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"cannot read the labels {str(path)!r}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"the labels {str(path)!r} are not UTF-8 text: {error.reason}") from error
+    if path.suffix.lower() == ".json":
+        pairs = _from_json(path, text)
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        pairs = _from_csv(path, text)
+    else:
+        raise DataError(f"labels come from a .csv or .json file, but got {str(path)!r}")
+    labels: dict[str, int | str] = {}
+    for name, label in pairs:
+        if name in labels and labels[name] != label:
+            raise DataError(f"{str(path)!r} labels {name!r} twice: {labels[name]!r} and {label!r}")
+        labels[name] = label
+    return labels
+
+
+def _from_csv(path: Path, text: str) -> list[tuple[str, int | str]]:
+    rows = [
+        row for row in csv.reader(text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ",") if row
+    ]
+    for number, row in enumerate(rows, 1):
+        if len(row) < 2:
+            raise DataError(
+                f"{str(path)!r}, entry {number}: expected a file name and a label, but got {row!r}"
+            )
+    if rows and "." not in rows[0][0]:  # Headings: no file name is without an extension.
+        rows = rows[1:]
+    names, labels = [row[0].strip() for row in rows], [row[1].strip() for row in rows]
+    if all(label.isdecimal() for label in labels):
+        return list(zip(names, map(int, labels), strict=True))
+    return list(zip(names, labels, strict=True))
+
+
+def _from_json(path: Path, text: str) -> list[tuple[str, int | str]]:
+    try:
+        content: Any = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{str(path)!r} is not JSON: {error}") from error
+    if isinstance(content, dict) and isinstance(content.get("labels"), dict | list):
+        content = content["labels"]
+    pairs = list(content.items()) if isinstance(content, dict) else content
+    if not isinstance(pairs, list):
+        raise DataError(
+            f"{str(path)!r}: expected an object or a list of pairs, but got {type(content).__name__}"
+        )
+    for pair in pairs:
+        if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise DataError(f"{str(path)!r}: expected [file name, label], but got {pair!r}")
+        if isinstance(pair[1], bool) or not isinstance(pair[1], int | str):
+            raise DataError(f"{str(path)!r}: a label is a whole number or a name, but got {pair[1]!r}")
+    return [(name, label) for name, label in pairs]

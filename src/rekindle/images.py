@@ -1,0 +1,329 @@
+"""Data sets of images: `open` makes one from a folder, `ArrayImages` from an array in memory.
+
+Both are ordinary map-style data sets. With steps of `rekindle.transforms` they are also *native*: the loader
+draws the random numbers for many samples at once, and each sample is written straight into the batch. A
+native data set has, beside `__getitem__`:
+
+- `uniforms`: how many uniform numbers a sample takes
+- `example()`: an (image, label) that has the type and shape of all, or None if images differ in size
+- `write(index, numbers, out) -> label`: the image goes to `out`; `write_many` does so for many, where there
+  is one
+- `sample(index, numbers) -> (image, label)`: the same in memory of its own
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from rekindle.errors import ArgumentError, DecodeError
+from rekindle.fetch.folder import IMAGE_EXTENSIONS, Folder
+from rekindle.fetch.labels import Labels
+
+if TYPE_CHECKING:
+    from rekindle.prepare.pipeline import Pipeline
+
+_NO_NUMBERS = np.empty(0)
+
+
+def open(
+    path: str | os.PathLike[str],
+    transform: Any = None,
+    decode: bool = True,
+    *,
+    labels: str | os.PathLike[str] | Labels | None = None,
+    extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
+    dtype: torch.dtype | None = None,
+    channels_last: bool = False,
+    pixel_limit: int | None = None,
+) -> ImageDataset:
+    """A data set over a folder of images: `ds[i]` is (image, label).
+
+    Args:
+        path: A folder of class folders, as torchvision's `ImageFolder` takes, or one of images with labels.
+        transform: Steps of `rekindle.transforms`, in a list or a Compose: these run natively. Or any
+            callable on a Pillow image (torchvision's transforms), or an Albumentations transform. None
+            gives RGB arrays.
+        decode: False gives the bytes of the files instead of images.
+        labels: A CSV or JSON file, or a mapping, of file names and labels, in place of class folders.
+        extensions: What the names of images end in.
+        dtype: `torch.uint8` leaves the conversion to floats and the normalisation to the device.
+        channels_last: Whether channels lie last in memory (`torch.channels_last`).
+        pixel_limit: Images with more pixels are refused; by default those of which Pillow warns.
+
+    """
+    source = Folder(path, labels, extensions=extensions)
+    return ImageDataset(
+        source, transform, decode, dtype=dtype, channels_last=channels_last, pixel_limit=pixel_limit
+    )
+
+
+class _Native(Dataset[tuple[Any, int]]):
+    """What native data sets share. `uniforms` is None for one whose transform is foreign."""
+
+    uniforms: int | None = None
+    releases_gil = False
+    draws_nothing = False
+    _pipeline: Pipeline | None = None
+
+    def _use(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self.uniforms = pipeline.uniforms
+        self.releases_gil, self.draws_nothing = pipeline.releases_gil, pipeline.draws_nothing
+
+    def example(self) -> tuple[Any, int] | None:
+        """An image (of no meaning) and a label that look as all do; None if they do not all look alike."""
+        if self._pipeline is None or self._pipeline.output is None:
+            return None
+        image = self._pipeline.output.empty(1)[0]
+        return (image if self._pipeline.output.tensor else image.numpy()), 0
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _check(self, index: int) -> int:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of range: there are {size} samples")
+        return index % size
+
+    def _drawn(self) -> NDArray[np.float64]:
+        """Numbers for a sample that is asked for by itself: from torch's generator, as torchvision draws."""
+        return torch.rand(self.uniforms, dtype=torch.float64).numpy() if self.uniforms else _NO_NUMBERS
+
+
+class ImageDataset(_Native):
+    """Images of a source such as a folder, decoded and transformed; `open` makes one.
+
+    `classes`, `class_to_idx`, `samples` and `targets` are as torchvision's `ImageFolder` has them.
+    """
+
+    def __init__(
+        self,
+        source: Folder,
+        transform: Any = None,
+        decode: bool = True,
+        *,
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+        pixel_limit: int | None = None,
+    ) -> None:
+        self.source, self.transform, self.decode = source, transform, decode
+        self.classes, self.class_to_idx = source.classes, source.class_to_idx
+        self._foreign: Callable[[Any], Any] | None = None
+        self._pixel_limit = pixel_limit
+        if not decode:
+            if transform is not None:
+                raise ArgumentError(f"decode=False gives bytes, on which {transform!r} cannot work.")
+            self.releases_gil = self.draws_nothing = True
+            return
+        steps = _own_steps(transform)
+        if steps is None:
+            if dtype is not None or channels_last:
+                raise ArgumentError("dtype and channels_last are for steps of rekindle.transforms.")
+            self._foreign = _adapted(transform)
+            return
+        self._use(_pipeline(steps, dtype, channels_last, pixel_limit))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """Path and class number of each sample."""
+        return self.source.samples
+
+    imgs = samples  # torchvision's other name for it
+
+    @property
+    def targets(self) -> list[int]:
+        """The class number of each sample."""
+        return self.source.targets
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        index = self._check(index)
+        if self._pipeline is not None:
+            return self.sample(index, self._drawn())
+        data, label = self.source.read(index), self.source.target(index)
+        if self._foreign is None:
+            return data, label
+        from rekindle.prepare.decode import PIXEL_LIMIT, decode
+
+        try:
+            image = decode(data, pixel_limit=self._pixel_limit or PIXEL_LIMIT)
+        except DecodeError as error:
+            raise self._located(error, index) from error
+        return self._foreign(image), label
+
+    def sample(self, index: int, numbers: NDArray[np.float64]) -> tuple[Any, int]:
+        """(image, label), given `uniforms` numbers."""
+        assert self._pipeline is not None
+        index = self._check(index)
+        try:
+            return self._pipeline.make(self.source.read(index), numbers), self.source.target(index)
+        except DecodeError as error:
+            raise self._located(error, index) from error
+
+    def write(self, index: int, numbers: NDArray[np.float64], out: NDArray[Any]) -> int:
+        """Write the image to `out`, given `uniforms` numbers; returns the label."""
+        assert self._pipeline is not None
+        index = self._check(index)
+        try:
+            self._pipeline.run(self.source.read(index), numbers, out)
+        except DecodeError as error:
+            raise self._located(error, index) from error
+        return self.source.target(index)
+
+    def _located(self, error: DecodeError, index: int) -> DecodeError:
+        return DecodeError(f"{self.source.path(index)!r} (sample {index}): {error}")
+
+    def __repr__(self) -> str:
+        return (
+            f"ImageDataset({str(self.source.root)!r}: {len(self):,} images, {len(self.classes):,} classes, "
+            f"transform={self.transform!r})"
+        )
+
+
+class ArrayImages(_Native):
+    """Images of one size that lie in memory, such as CIFAR-10, with labels: `ds[i]` is (image, label).
+
+    Flips, crops, conversion and normalisation are one call for a whole batch.
+
+    Args:
+        images: An array of samples × height × width × 3 bytes.
+        labels: A label for each.
+        transform: Steps of `rekindle.transforms`, in a list or a Compose; None gives the arrays as they are.
+        dtype: `torch.uint8` leaves the conversion to floats and the normalisation to the device.
+        channels_last: Whether channels lie last in memory (`torch.channels_last`).
+
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: Sequence[int] | NDArray[np.integer[Any]],
+        transform: Any = None,
+        *,
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        array = np.asarray(images)
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+            raise ArgumentError(
+                f"images are {array.dtype} {array.shape}. Give bytes (uint8), samples × height × width × 3."
+            )
+        self.images: NDArray[np.uint8] = np.ascontiguousarray(array)
+        self._labels = np.asarray(labels, dtype=np.int64)
+        if self._labels.shape != (len(array),):
+            raise ArgumentError(
+                f"{len(array)} images, but labels of shape {self._labels.shape}. Give one for each."
+            )
+        steps = _own_steps(transform)
+        if steps is None:
+            raise ArgumentError(f"transform is {transform!r}. Give steps of rekindle.transforms.")
+        self.transform = transform
+        self._use(_pipeline(steps, dtype, channels_last, None, array.shape[1:3]))
+        assert self._pipeline is not None
+        if self._pipeline.runs_many():
+            self.write_many = self._write_many
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def targets(self) -> list[int]:
+        """The label of each sample."""
+        targets: list[int] = self._labels.tolist()
+        return targets
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.sample(self._check(index), self._drawn())
+
+    def sample(self, index: int, numbers: NDArray[np.float64]) -> tuple[Any, int]:
+        """(image, label), given `uniforms` numbers."""
+        assert self._pipeline is not None
+        index = self._check(index)
+        return self._pipeline.make_image(self.images[index], numbers), int(self._labels[index])
+
+    def write(self, index: int, numbers: NDArray[np.float64], out: NDArray[Any]) -> int:
+        """Write the image to `out`, given `uniforms` numbers; returns the label."""
+        assert self._pipeline is not None
+        index = self._check(index)
+        self._pipeline.run_image(self.images[index], numbers, out)
+        return int(self._labels[index])
+
+    def _write_many(
+        self, indices: Sequence[int], numbers: NDArray[np.float64], out: NDArray[Any]
+    ) -> list[int]:
+        """Write the images to the rows of `out`, given a row of numbers for each; returns the labels."""
+        assert self._pipeline is not None
+        chosen = np.asarray(indices, dtype=np.int64)
+        self._pipeline.run_many(self.images, chosen, numbers, out)
+        labels: list[int] = self._labels[chosen].tolist()
+        return labels
+
+
+def _own_steps(transform: Any) -> list[Any] | None:
+    """The transform as steps of ours; None if it is something else."""
+    if transform is None:
+        return []
+    own = "prepare.step" in {m.__module__.removeprefix("rekindle.") for m in type(transform).__mro__}
+    if own:
+        return [transform]
+    if isinstance(transform, list | tuple):
+        return list(transform)
+    return None
+
+
+def _pipeline(
+    steps: Iterable[Any],
+    dtype: torch.dtype | None,
+    channels_last: bool,
+    pixel_limit: int | None,
+    size: tuple[int, int] | None = None,
+) -> Pipeline:
+    # Here and not above: compiled code and OpenCV take a second to load, which only users of images need.
+    from rekindle.prepare.decode import PIXEL_LIMIT
+    from rekindle.prepare.pipeline import Pipeline
+
+    limit = PIXEL_LIMIT if pixel_limit is None else pixel_limit
+    return Pipeline(steps, dtype=dtype, channels_last=channels_last, pixel_limit=limit, size=size)
+
+
+def _adapted(transform: Any) -> Callable[[Any], Any]:
+    """A foreign transform as a function of an RGB array."""
+    if not callable(transform):
+        raise ArgumentError(
+            f"transform is {transform!r}. Give steps of rekindle.transforms, or a function of a Pillow image."
+        )
+    if any(base.__module__.partition(".")[0] == "albumentations" for base in type(transform).__mro__):
+        return _Albumentations(transform)
+    return _OnPillowImages(transform)
+
+
+class _Albumentations:
+    """An Albumentations transform, which takes and gives arrays by name."""
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+
+    def __call__(self, image: NDArray[np.uint8]) -> Any:
+        return self._transform(image=image)["image"]
+
+
+class _OnPillowImages:
+    """A transform of Pillow images, such as torchvision's."""
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self._transform = transform
+
+    def __call__(self, image: NDArray[np.uint8]) -> Any:
+        from PIL import Image
+
+        return self._transform(Image.fromarray(image))

@@ -1,0 +1,1 @@
+"""How bytes become an array: decoding, and the image steps."""

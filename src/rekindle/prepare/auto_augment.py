@@ -1,0 +1,160 @@
+"""AutoAugment: pairs of operations that a search found (Cubuk et al., "AutoAugment", CVPR 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from rekindle.errors import ArgumentError
+from rekindle.prepare import parameters
+from rekindle.prepare.geometry import WARP_MODES
+from rekindle.prepare.image_step import ImageStep
+from rekindle.prepare.parameters import InterpolationMode
+from rekindle.prepare.policy_space import AUTOAUGMENT, magnitude, perform
+from rekindle.prepare.step import Image, Numbers, whole_number
+
+_BINS = 10
+
+Operation = tuple[str, float, int | None]  # name, probability, level of magnitude
+
+
+class AutoAugmentPolicy(Enum):
+    """The data set for which the pairs were found."""
+
+    IMAGENET = "imagenet"
+    CIFAR10 = "cifar10"
+    SVHN = "svhn"
+
+
+class AutoAugment(ImageStep):
+    """The image after one of 25 pairs of operations, each of them done with its probability.
+
+    `diversity` counts the distinct sequences of operations and magnitudes; signs are not counted.
+    """
+
+    uniforms = 5
+
+    def __init__(
+        self,
+        policy: Any = AutoAugmentPolicy.IMAGENET,
+        interpolation: Any = InterpolationMode.NEAREST,
+        fill: Any = None,
+    ) -> None:
+        name = policy.value if isinstance(policy, Enum) else policy
+        if name not in {member.value for member in AutoAugmentPolicy}:
+            raise ArgumentError(f'AutoAugment: policy is {policy!r}. Give "imagenet", "cifar10" or "svhn".')
+        self.policy = AutoAugmentPolicy(name)
+        self.interpolation = parameters.interpolation_mode("AutoAugment", interpolation, WARP_MODES)
+        self.fill = parameters.fill_colour("AutoAugment", fill)
+        self.diversity = len({sequence for pair in POLICIES[self.policy] for sequence in _sequences(pair)})
+
+    def choice(self, height: int, width: int, numbers: Numbers) -> list[tuple[str, float]]:
+        """The operations and their magnitudes for an image of this size."""
+        pairs = POLICIES[self.policy]
+        chosen = []
+        for turn, (name, probability, level) in enumerate(pairs[whole_number(numbers[0], 0, len(pairs))]):
+            if numbers[1 + turn] < probability:
+                strength = AUTOAUGMENT[name]
+                amount = magnitude(strength, level or 0, _BINS, height, width)
+                chosen.append((name, -amount if strength.signed and numbers[3 + turn] < 0.5 else amount))
+        return chosen
+
+    def apply(self, image: Image, numbers: Numbers) -> Image:
+        for name, amount in self.choice(image.shape[0], image.shape[1], numbers):
+            image = perform(image, name, amount, self.interpolation, self.fill)
+        return image
+
+
+def _sequences(pair: tuple[Operation, Operation]) -> Iterator[tuple[tuple[str, int | None], ...]]:
+    """What a pair can come to, as each of its operations is done or not."""
+    for first_done in (False, True):
+        for second_done in (False, True):
+            outcome = list(zip(pair, (first_done, second_done), strict=True))
+            if all(probability > 0 if done else probability < 1 for (_, probability, _), done in outcome):
+                yield tuple((name, level) for (name, _, level), done in outcome if done)
+
+
+POLICIES: dict[AutoAugmentPolicy, tuple[tuple[Operation, Operation], ...]] = {
+    AutoAugmentPolicy.IMAGENET: (
+        (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
+        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, None)),
+        (("Equalize", 0.8, None), ("Equalize", 0.6, None)),
+        (("Posterize", 0.6, 7), ("Posterize", 0.6, 6)),
+        (("Equalize", 0.4, None), ("Solarize", 0.2, 4)),
+        (("Equalize", 0.4, None), ("Rotate", 0.8, 8)),
+        (("Solarize", 0.6, 3), ("Equalize", 0.6, None)),
+        (("Posterize", 0.8, 5), ("Equalize", 1.0, None)),
+        (("Rotate", 0.2, 3), ("Solarize", 0.6, 8)),
+        (("Equalize", 0.6, None), ("Posterize", 0.4, 6)),
+        (("Rotate", 0.8, 8), ("Color", 0.4, 0)),
+        (("Rotate", 0.4, 9), ("Equalize", 0.6, None)),
+        (("Equalize", 0.0, None), ("Equalize", 0.8, None)),
+        (("Invert", 0.6, None), ("Equalize", 1.0, None)),
+        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+        (("Rotate", 0.8, 8), ("Color", 1.0, 2)),
+        (("Color", 0.8, 8), ("Solarize", 0.8, 7)),
+        (("Sharpness", 0.4, 7), ("Invert", 0.6, None)),
+        (("ShearX", 0.6, 5), ("Equalize", 1.0, None)),
+        (("Color", 0.4, 0), ("Equalize", 0.6, None)),
+        (("Equalize", 0.4, None), ("Solarize", 0.2, 4)),
+        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, None)),
+        (("Invert", 0.6, None), ("Equalize", 1.0, None)),
+        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+        (("Equalize", 0.8, None), ("Equalize", 0.6, None)),
+    ),
+    AutoAugmentPolicy.CIFAR10: (
+        (("Invert", 0.1, None), ("Contrast", 0.2, 6)),
+        (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
+        (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
+        (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
+        (("AutoContrast", 0.5, None), ("Equalize", 0.9, None)),
+        (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
+        (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
+        (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
+        (("Equalize", 0.6, None), ("Equalize", 0.5, None)),
+        (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
+        (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
+        (("Equalize", 0.3, None), ("AutoContrast", 0.4, None)),
+        (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
+        (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
+        (("Solarize", 0.5, 2), ("Invert", 0.0, None)),
+        (("Equalize", 0.2, None), ("AutoContrast", 0.6, None)),
+        (("Equalize", 0.2, None), ("Equalize", 0.6, None)),
+        (("Color", 0.9, 9), ("Equalize", 0.6, None)),
+        (("AutoContrast", 0.8, None), ("Solarize", 0.2, 8)),
+        (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
+        (("Solarize", 0.4, 5), ("AutoContrast", 0.9, None)),
+        (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
+        (("AutoContrast", 0.9, None), ("Solarize", 0.8, 3)),
+        (("Equalize", 0.8, None), ("Invert", 0.1, None)),
+        (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, None)),
+    ),
+    AutoAugmentPolicy.SVHN: (
+        (("ShearX", 0.9, 4), ("Invert", 0.2, None)),
+        (("ShearY", 0.9, 8), ("Invert", 0.7, None)),
+        (("Equalize", 0.6, None), ("Solarize", 0.6, 6)),
+        (("Invert", 0.9, None), ("Equalize", 0.6, None)),
+        (("Equalize", 0.6, None), ("Rotate", 0.9, 3)),
+        (("ShearX", 0.9, 4), ("AutoContrast", 0.8, None)),
+        (("ShearY", 0.9, 8), ("Invert", 0.4, None)),
+        (("ShearY", 0.9, 5), ("Solarize", 0.2, 6)),
+        (("Invert", 0.9, None), ("AutoContrast", 0.8, None)),
+        (("Equalize", 0.6, None), ("Rotate", 0.9, 3)),
+        (("ShearX", 0.9, 4), ("Solarize", 0.3, 3)),
+        (("ShearY", 0.8, 8), ("Invert", 0.7, None)),
+        (("Equalize", 0.9, None), ("TranslateY", 0.6, 6)),
+        (("Invert", 0.9, None), ("Equalize", 0.6, None)),
+        (("Contrast", 0.3, 3), ("Rotate", 0.8, 4)),
+        (("Invert", 0.8, None), ("TranslateY", 0.0, 2)),
+        (("ShearY", 0.7, 6), ("Solarize", 0.4, 8)),
+        (("Invert", 0.6, None), ("Rotate", 0.8, 4)),
+        (("ShearY", 0.3, 7), ("TranslateX", 0.9, 3)),
+        (("ShearX", 0.1, 6), ("Invert", 0.6, None)),
+        (("Solarize", 0.7, 2), ("TranslateY", 0.6, 7)),
+        (("ShearY", 0.8, 4), ("Invert", 0.8, None)),
+        (("ShearX", 0.7, 9), ("TranslateY", 0.8, 3)),
+        (("ShearY", 0.8, 5), ("AutoContrast", 0.7, None)),
+        (("ShearX", 0.7, 2), ("Invert", 0.1, None)),
+    ),
+}

@@ -1,0 +1,129 @@
+"""Colour: brightness, contrast, saturation and hue; ColorJitter and RandomGrayscale.
+
+The first three blend the image with a plainer one (black, grey, its own grey values) as Pillow's ImageEnhance
+does: each is one matrix on the colours of a pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import permutations
+
+import cv2
+import numpy as np
+
+from rekindle.prepare import parameters
+from rekindle.prepare.image_step import ChanceStep, ImageStep
+from rekindle.prepare.step import Image, Numbers, between, whole_number
+
+_GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow converts to "L"
+_CUT_OFF = -0.4999  # OpenCV rounds to the nearest value, Pillow's blend cuts off
+_ORDERS = tuple(permutations(range(4)))
+
+
+def adjust_brightness(image: Image, factor: float) -> Image:
+    """The image `factor` times as bright."""
+    return _matrix(image, np.eye(3) * factor, _CUT_OFF)
+
+
+def adjust_contrast(image: Image, factor: float) -> Image:
+    """The image with `factor` times the distance of each value from the mean grey."""
+    mean = int(float(_GREY @ cv2.mean(image)[:3]) + 0.5)
+    return _matrix(image, np.eye(3) * factor, (1 - factor) * mean + _CUT_OFF)
+
+
+def adjust_saturation(image: Image, factor: float) -> Image:
+    """The image with `factor` times the distance of each colour from its grey."""
+    if factor == 0:
+        return grey(image)
+    return _matrix(image, np.eye(3) * factor + (1 - factor) * _GREY, _CUT_OFF)
+
+
+def adjust_hue(image: Image, shift: float) -> Image:
+    """The image with its hues turned by `shift` of a full circle."""
+    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
+    hsv[..., 0] += np.uint8(int(shift * 255) % 256)
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)  # type: ignore[return-value]
+
+
+def grey(image: Image) -> Image:
+    """The image without colour, still of three channels."""
+    return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)  # type: ignore[return-value]
+
+
+def _matrix(image: Image, matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]], offset: float) -> Image:
+    affine = np.empty((3, 4), dtype=np.float32)
+    affine[:, :3] = matrix
+    affine[:, 3] = offset
+    return cv2.transform(image, affine)  # type: ignore[return-value]
+
+
+_ADJUSTMENTS = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+
+
+class ColorJitter(ImageStep):
+    """The image with brightness, contrast, saturation and hue changed by random amounts, in random order.
+
+    One number x stands for factors from 1 − x to 1 + x (for `hue`: shifts from − x to x), two for the range.
+    """
+
+    uniforms = 5
+    diversity = math.inf
+
+    def __init__(
+        self,
+        brightness: float | Sequence[float] = 0,
+        contrast: float | Sequence[float] = 0,
+        saturation: float | Sequence[float] = 0,
+        hue: float | Sequence[float] = 0,
+    ) -> None:
+        self.brightness = _factors("brightness", brightness)
+        self.contrast = _factors("contrast", contrast)
+        self.saturation = _factors("saturation", saturation)
+        self.hue = _hue_shifts(hue)
+        if not any(self._ranges):
+            self.uniforms, self.diversity = 0, 1
+
+    @property
+    def _ranges(self) -> tuple[tuple[float, float] | None, ...]:
+        return self.brightness, self.contrast, self.saturation, self.hue
+
+    def amounts(self, numbers: Numbers) -> list[tuple[int, float]]:
+        """What is changed, in order (0 brightness, 1 contrast, 2 saturation, 3 hue), and by how much."""
+        if not self.uniforms:
+            return []
+        order = _ORDERS[whole_number(numbers[0], 0, len(_ORDERS))]
+        ranges = self._ranges
+        return [(kind, between(numbers[1 + kind], *span)) for kind in order if (span := ranges[kind])]
+
+    def apply(self, image: Image, numbers: Numbers) -> Image:
+        for kind, amount in self.amounts(numbers):
+            image = _ADJUSTMENTS[kind](image, amount)
+        return image
+
+
+class RandomGrayscale(ChanceStep):
+    """The image without colour with probability `p`, still of three channels."""
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__(p)
+
+    def change(self, image: Image) -> Image:
+        return grey(image)
+
+
+def _factors(name: str, value: float | Sequence[float]) -> tuple[float, float] | None:
+    if parameters.is_number(value):
+        spread = parameters.number("ColorJitter", name, value, 0)
+        value = (max(1 - spread, 0.0), 1 + spread)
+    span = parameters.ordered_pair("ColorJitter", name, value, 0)
+    return None if span == (1, 1) else span
+
+
+def _hue_shifts(value: float | Sequence[float]) -> tuple[float, float] | None:
+    if parameters.is_number(value):
+        shift = parameters.number("ColorJitter", "hue", value, 0, 0.5)
+        value = (-shift, shift)
+    span = parameters.ordered_pair("ColorJitter", "hue", value, -0.5, 0.5)
+    return None if span == (0, 0) else span

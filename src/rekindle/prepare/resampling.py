@@ -1,0 +1,156 @@
+"""Resizes as Pillow does, antialiased: every pixel of the source has its share in the result.
+
+OpenCV's `INTER_LINEAR` skips pixels when it makes an image smaller, and its `INTER_AREA` is another filter
+(3.3 and 1.2 grey levels from Pillow on average, from 450 to 224 pixels; here 0.15), so the two passes of
+Pillow's method are compiled here. Both passes work on whole rows, which vectorises: the image is transposed
+between them. A filter without negative parts needs 16 bits: weights are 1/256ths that add up to 256.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cv2
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.prepare.parameters import InterpolationMode
+from rekindle.prepare.step import Image
+
+RESIZE_MODES = tuple(InterpolationMode)
+_SUPPORT = {
+    InterpolationMode.BILINEAR: 1.0,
+    InterpolationMode.BOX: 0.5,
+    InterpolationMode.HAMMING: 1.0,
+    InterpolationMode.BICUBIC: 2.0,
+    InterpolationMode.LANCZOS: 3.0,
+}
+_CODES = {mode: code for code, mode in enumerate(_SUPPORT)}
+_BYTES_TO_READ = numba.types.Array(numba.uint8, 2, "C", readonly=True)
+_SUM = numba.void(_BYTES_TO_READ, numba.uint8[:, ::1], *[numba.int64] * 4, numba.float64)
+_HAS_NEGATIVE_PARTS = (InterpolationMode.BICUBIC, InterpolationMode.LANCZOS)
+
+
+def resample(
+    image: Image,
+    box: tuple[int, int, int, int],
+    size: tuple[int, int],
+    mode: InterpolationMode = InterpolationMode.BILINEAR,
+) -> Image:
+    """The box (top, left, height, width) of the image, resized to `size` (height, width).
+
+    Pixels outside of the box have no share, as when the box is cut out first. Exactly the box, without a
+    copy, if that is its size already.
+    """
+    top, left, height, width = box
+    if (height, width) == size:
+        return image[top : top + height, left : left + width]
+    if mode in (InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT):
+        cut = image[top : top + height, left : left + width]
+        return cv2.resize(cut, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)  # type: ignore[return-value]
+    image = np.ascontiguousarray(image)
+    if height != size[0]:
+        image = _resampled_rows(image, top, left, height, width, size[0], mode)
+        top = left = 0
+    if width != size[1]:
+        turned = cv2.transpose(image[top : top + size[0], left : left + width])
+        turned = _resampled_rows(turned, 0, 0, width, size[0], size[1], mode)  # type: ignore[arg-type]
+        image = cv2.transpose(turned)  # type: ignore[assignment]
+    return image
+
+
+def _resampled_rows(
+    image: Image, top: int, left: int, height: int, width: int, new_height: int, mode: InterpolationMode
+) -> Image:
+    """The box with `new_height` rows, each a weighted sum of rows of the image."""
+    result: Image = np.empty((new_height, width, 3), dtype=np.uint8)
+    rows = image.reshape(image.shape[0], -1)
+    code, support = _CODES[mode], _SUPPORT[mode]
+    kernel = _sum_signed if mode in _HAS_NEGATIVE_PARTS else _sum_positive
+    kernel(rows, result.reshape(new_height, -1), top, 3 * left, height, code, support)
+    return result
+
+
+@numba.njit("f8(f8, i8)", cache=True, nogil=True)
+def _filter(x: float, code: int) -> float:
+    """Pillow's filters, as functions of the distance in pixels."""
+    x = abs(x)
+    if code == 0:  # bilinear
+        return max(1.0 - x, 0.0)
+    if code == 1:  # box
+        return 1.0 if x <= 0.5 else 0.0
+    if code == 2:  # hamming
+        if x == 0:
+            return 1.0
+        return (
+            0.0 if x >= 1 else math.sin(math.pi * x) / (math.pi * x) * (0.54 + 0.46 * math.cos(math.pi * x))
+        )
+    if code == 3:  # bicubic, a = −1/2
+        if x < 1:
+            return (1.5 * x - 2.5) * x * x + 1
+        return ((-0.5 * x + 2.5) * x - 4) * x + 2 if x < 2 else 0.0
+    if x == 0:  # lanczos
+        return 1.0
+    return 3 * math.sin(math.pi * x) * math.sin(math.pi * x / 3) / (math.pi * x) ** 2 if x < 3 else 0.0
+
+
+@numba.njit("UniTuple(i8, 2)(i8, i8, i8, i8, f8, f8[::1])", cache=True, nogil=True)
+def _weights(
+    place: int, old: int, new: int, code: int, support: float, weights: NDArray[np.float64]
+) -> tuple[int, int]:
+    """First source row and number of source rows of row `place`; their weights, which add up to 1."""
+    scale = old / new
+    stretch = max(scale, 1.0)
+    centre = (place + 0.5) * scale
+    first = max(int(centre - support * stretch + 0.5), 0)
+    count = min(int(centre + support * stretch + 0.5), old) - first
+    total = 0.0
+    for k in range(count):
+        weights[k] = _filter((first + k - centre + 0.5) / stretch, code)
+        total += weights[k]
+    for k in range(count):
+        weights[k] /= total
+    return first, count
+
+
+@numba.njit(_SUM, cache=True, nogil=True)
+def _sum_positive(
+    rows: Any, result: Any, top: int, left: int, height: int, code: int, support: float
+) -> None:
+    new, width = result.shape
+    weights = np.empty(int(2 * support * max(height / new, 1.0)) + 3, dtype=np.float64)
+    sums = np.empty(width, dtype=np.uint16)
+    for y in range(new):
+        first, count = _weights(y, height, new, code, support, weights)
+        sums[:] = np.uint16(128)
+        running, given = 0.0, 0
+        for k in range(count):
+            # Rounding the running sum makes the weights add up to 256 exactly: 256 · 255 + 128 fits 16 bits.
+            running += 256 * weights[k]
+            weight = np.uint16(int(running + 0.5) - given)
+            given = int(running + 0.5)
+            row = rows[top + first + k, left : left + width]
+            if weight > 0:
+                for x in range(width):
+                    sums[x] = np.uint16(sums[x] + np.uint16(weight * np.uint16(row[x])))
+        for x in range(width):
+            result[y, x] = np.uint8(sums[x] >> np.uint16(8))
+
+
+@numba.njit(_SUM, fastmath=True, cache=True, nogil=True)
+def _sum_signed(rows: Any, result: Any, top: int, left: int, height: int, code: int, support: float) -> None:
+    new, width = result.shape
+    weights = np.empty(int(2 * support * max(height / new, 1.0)) + 3, dtype=np.float64)
+    sums = np.empty(width, dtype=np.float32)
+    for y in range(new):
+        first, count = _weights(y, height, new, code, support, weights)
+        sums[:] = np.float32(0.5)
+        for k in range(count):
+            weight = np.float32(weights[k])
+            row = rows[top + first + k, left : left + width]
+            for x in range(width):
+                sums[x] += weight * np.float32(row[x])
+        for x in range(width):
+            result[y, x] = np.uint8(min(max(sums[x], np.float32(0)), np.float32(255)))

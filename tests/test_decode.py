@@ -1,0 +1,184 @@
+"""Decoding: what Pillow gives, or a clear error; never half an image."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from photographs import photographs
+from rekindle.errors import DecodeError
+from rekindle.prepare.decode import decode, decode_with, read_header
+
+
+def picture(width: int = 45, height: int = 37) -> Image.Image:
+    """Something with edges, colours and slopes."""
+    x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    image = Image.fromarray(np.stack([x, y, (x * y) % 256], axis=2).astype(np.uint8))
+    ImageDraw.Draw(image).ellipse((2, 2, width // 2, height // 2), fill=(250, 20, 90))
+    return image
+
+
+def saved(image: Image.Image, format: str, **settings: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **settings)
+    return buffer.getvalue()
+
+
+def by_pillow(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def sixteen_bits() -> Image.Image:
+    return Image.fromarray(np.arange(45 * 37, dtype=np.uint16).reshape(37, 45) * 37)
+
+
+JPEGS = {
+    "420": saved(picture(), "JPEG", quality=85),
+    "444": saved(picture(), "JPEG", quality=90, subsampling=0),
+    "422": saved(picture(), "JPEG", quality=90, subsampling=1),
+    "progressive": saved(picture(), "JPEG", quality=85, progressive=True),
+    "restarts": saved(picture(), "JPEG", quality=85, restart_marker_blocks=1),
+    "grey": saved(picture().convert("L"), "JPEG"),
+    "odd size": saved(picture(17, 9), "JPEG"),
+}
+# An orientation tag, which Pillow and torchvision leave alone.
+TURNED = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+FORMATS = {
+    **{f"jpeg {name}": data for name, data in JPEGS.items()},
+    "jpeg cmyk": saved(picture().convert("CMYK"), "JPEG"),
+    "jpeg turned": saved(picture(), "JPEG", exif=TURNED),
+    "jpeg after garbage": saved(picture(), "JPEG") + b"garbage" * 5,
+    "png": saved(picture(), "PNG"),
+    "png grey": saved(picture().convert("L"), "PNG"),
+    "png 1 bit": saved(picture().convert("1"), "PNG"),
+    "png palette": saved(picture().convert("P"), "PNG"),
+    "png palette alpha": saved(picture().convert("P"), "PNG", transparency=3),
+    "png alpha": saved(picture().convert("RGBA"), "PNG"),
+    "png grey alpha": saved(picture().convert("LA"), "PNG"),
+    "png transparent colour": saved(picture(), "PNG", transparency=(250, 20, 90)),
+    "png 16 bit": saved(sixteen_bits(), "PNG"),
+    "webp": saved(picture(), "WEBP", quality=80),
+    "webp lossless": saved(picture(), "WEBP", lossless=True),
+    "webp alpha": saved(picture().convert("RGBA"), "WEBP"),
+    "bmp": saved(picture(), "BMP"),
+    "bmp palette": saved(picture().convert("P"), "BMP"),
+    "tiff": saved(picture(), "TIFF"),
+    "tiff packed": saved(picture(), "TIFF", compression="tiff_lzw"),
+    "tiff cmyk": saved(picture().convert("CMYK"), "TIFF"),
+    "tiff 16 bit": saved(sixteen_bits(), "TIFF"),
+    "gif": saved(picture().convert("P"), "GIF"),
+    "ppm": saved(picture(), "PPM"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", FORMATS.values(), ids=FORMATS)
+def test_every_format_becomes_what_pillow_makes_of_it(data: bytes) -> None:
+    expected = by_pillow(data)
+    image = decode(data)
+    header = read_header(data)
+    assert (header.height, header.width, 3) == image.shape
+    assert image.dtype == np.uint8
+    np.testing.assert_array_equal(image, expected)
+
+
+@pytest.mark.parametrize("data", JPEGS.values(), ids=JPEGS)
+def test_every_truncation_of_a_jpeg_is_an_error_or_loses_nothing(data: bytes) -> None:
+    whole = decode(data)
+    for length in range(len(data)):
+        try:
+            image = decode(data[:length])
+        except DecodeError:
+            continue
+        np.testing.assert_array_equal(image, whole, err_msg=f"cut after {length} of {len(data)} bytes")
+
+
+@pytest.mark.parametrize(
+    "name", ["png", "png grey", "png alpha", "webp", "webp lossless", "bmp", "tiff packed"]
+)
+def test_every_truncation_of_other_formats_is_an_error_or_loses_nothing(name: str) -> None:
+    data = FORMATS[name]
+    whole = decode(data)
+    for length in range(0, len(data), max(1, len(data) // 400)):
+        try:
+            image = decode(data[:length])
+        except DecodeError:
+            continue
+        np.testing.assert_array_equal(image, whole, err_msg=f"cut after {length} of {len(data)} bytes")
+
+
+@pytest.mark.parametrize("name", ["jpeg 420", "jpeg progressive", "png", "webp", "tiff packed", "bmp"])
+def test_flipped_bytes_never_raise_anything_else(name: str) -> None:
+    data, rng = FORMATS[name], np.random.default_rng(0)
+    for place in rng.integers(0, len(data), 300):
+        damaged = bytearray(data)
+        damaged[place] ^= int(rng.integers(1, 256))
+        try:
+            image = decode(bytes(damaged), pixel_limit=10_000_000)
+        except DecodeError:
+            continue
+        assert image.ndim == 3
+        assert image.dtype == np.uint8
+
+
+def test_a_png_with_a_wrong_checksum_is_not_decoded_by_half() -> None:
+    data = bytearray(FORMATS["png"])
+    place = data.index(b"IDAT") + 40
+    data[place] ^= 0xFF
+    with pytest.raises(DecodeError):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"\xff\xd8", b"hello, world", b"\x89PNG\r\n\x1a\n", bytes(1000)]
+)
+def test_what_is_no_image_is_an_error(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode(data)
+
+
+def test_bombs_are_refused_by_their_headers() -> None:
+    size = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + size
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    with pytest.raises(DecodeError, match="30000 × 30000 pixels are more than the limit"):
+        decode(png + struct.pack(">I", 0) + b"IEND" + struct.pack(">I", zlib.crc32(b"IEND")))
+    with pytest.raises(DecodeError, match="raise pixel_limit"):
+        decode(JPEGS["420"], pixel_limit=45 * 37 - 1)
+    assert decode(JPEGS["420"], pixel_limit=45 * 37).shape == (37, 45, 3)
+
+
+@pytest.mark.parametrize("shrink", [2, 4, 8])
+def test_a_jpeg_decoded_smaller_is_the_same_picture(shrink: int) -> None:
+    data = saved(picture(450, 373), "JPEG", quality=95)
+    header = read_header(data)
+    small = decode_with(header, data, shrink)
+    assert small.shape == (-(-373 // shrink), -(-450 // shrink), 3)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(image.convert("RGB").reduce(shrink))
+    height, width = (min(a, b) for a, b in zip(small.shape[:2], expected.shape[:2], strict=True))
+    difference = np.abs(small[:height, :width].astype(int) - expected[:height, :width])
+    assert difference.mean() < 4
+
+
+def test_scratch_memory_is_used_again_and_own_memory_is_not() -> None:
+    data = JPEGS["444"]
+    header = read_header(data)
+    first, second = (decode_with(header, data, scratch=True) for _ in range(2))
+    assert np.shares_memory(first, second)
+    assert not np.shares_memory(decode(data), decode(data))
+
+
+def test_stray_bytes_in_a_jpeg_are_judged_as_pillow_does() -> None:
+    data = JPEGS["420"]
+    stray = data[:-2] + bytes(40) + data[-2:]
+    np.testing.assert_array_equal(decode(stray), by_pillow(stray))
+
+
+def test_photographs_are_equal_to_pillow() -> None:
+    for photograph in photographs():
+        data = saved(Image.fromarray(photograph), "JPEG")
+        np.testing.assert_array_equal(decode(data), by_pillow(data))

@@ -1,0 +1,287 @@
+"""Data sets of images: useful alone, and native in the loader with the same bytes everywhere."""
+
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import default_collate
+
+import rekindle as rk
+from photographs import photographs
+from rekindle import keys
+from same import same
+from torchvision_on_cpu import torchvision
+
+T = rk.transforms
+STEPS = [
+    T.RandomResizedCrop(48),
+    T.ColorJitter(0.3),
+    T.RandomHorizontalFlip(),
+    T.ToTensor(),
+    T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+]
+SAMPLES = 23
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(SAMPLES):
+        photograph = photographs()[number % 8][:120, number : number + 150]
+        kind = folder / f"class-{number % 3}"
+        kind.mkdir(exist_ok=True)
+        Image.fromarray(np.ascontiguousarray(photograph)).save(
+            kind / f"{number:03}.{'png' if number % 5 == 0 else 'jpg'}"
+        )
+    return folder
+
+
+@pytest.fixture
+def broken(root: Path, tmp_path: Path) -> Path:
+    """The same, with two bad files among them."""
+    for source in root.rglob("*.*"):
+        target = tmp_path / source.relative_to(root)
+        target.parent.mkdir(exist_ok=True)
+        data = source.read_bytes()
+        target.write_bytes(data[: len(data) // 2] if source.name in ("007.jpg", "016.jpg") else data)
+    return tmp_path
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "inline": {"num_workers": 0},
+    "1 thread": {"num_workers": 1},
+    "2 threads": {"num_workers": 2},
+    "4 threads": {"num_workers": 4},
+    "2 processes": {"num_workers": 2, "executor": "processes"},
+    "2 spawned": {"num_workers": 2, "executor": "processes", "multiprocessing_context": "spawn"},
+}
+
+
+def epochs(loader: Any, count: int = 2) -> list[Any]:
+    # Copies: a batch's memory is used again once nobody holds it.
+    return [[part.clone() for part in batch] for _ in range(count) for batch in loader]
+
+
+def load(dataset: Any, **settings: Any) -> Any:
+    return rk.DataLoader(dataset, **{"batch_size": 5, "shuffle": True, "seed": 3, **settings})
+
+
+def expected(dataset: Any, order: list[list[int]], epoch: int) -> list[Any]:
+    """What the definition says: a sample is a function of its numbers, and these of its key."""
+    made = []
+    for ids in order:
+        numbers = keys.uniforms(3, ids, epoch, count=dataset.uniforms)
+        made.append(default_collate([dataset.sample(i, row) for i, row in zip(ids, numbers, strict=True)]))
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_bytes_whoever_makes_them(root: Path, way: str) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    loader = load(dataset, **WAYS[way])
+    batches, order = [], []
+    for batch in loader:
+        batches.append([part.clone() for part in batch])
+        order.append(loader.batch.ids.tolist())
+    assert sorted(id_ for ids in order for id_ in ids) == list(range(SAMPLES))
+    assert same(batches, expected(dataset, order, 0))
+    assert batches[0][0].shape == (5, 3, 48, 48)
+    assert loader.report().executor == {"inline": "inline"}.get(
+        way, "threads" if "thread" in way else "processes"
+    )
+
+
+def test_epochs_differ_and_repeat(root: Path) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    first, second = epochs(load(dataset, num_workers=2)), epochs(load(dataset, num_workers=2))
+    assert same(first, second)
+    assert not same(first[:5], first[5:])
+
+
+@pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
+@pytest.mark.parametrize("options", [{"channels_last": True}, {"dtype": torch.uint8}], ids=str)
+def test_options_hold_in_batches(root: Path, way: str, options: dict[str, Any]) -> None:
+    dataset = rk.open(root, transform=STEPS, **options)
+    batches = epochs(load(dataset, shuffle=False, **WAYS[way]), 1)
+    order = [list(range(SAMPLES))[start : start + 5] for start in range(0, SAMPLES, 5)]
+    assert same(batches, expected(dataset, order, 0))
+    images = batches[0][0]
+    assert images.dtype == options.get("dtype", torch.float32)
+    kept = next(iter(load(dataset, shuffle=False, **WAYS[way])))[0]
+    assert kept.is_contiguous(memory_format=torch.channels_last) == ("channels_last" in options)
+
+
+@pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
+def test_a_collate_function_of_ones_own_sees_the_same_samples(root: Path, way: str) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    plain = epochs(load(dataset, num_workers=0), 1)
+    collated = epochs(load(dataset, collate_fn=_collate, **WAYS[way]), 1)
+    assert same(plain, collated)
+
+
+def _collate(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
+@pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
+def test_a_resumed_epoch_goes_on_with_the_same_bytes(root: Path, way: str) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    whole = epochs(load(dataset, num_workers=2), 1)
+    for step in range(5):
+        loader = load(dataset, **WAYS[way])
+        batches = iter(loader)
+        for _ in range(step):
+            next(batches)
+        resumed = load(dataset, num_workers=1)
+        resumed.load_state_dict(loader.state_dict())
+        assert same(epochs(resumed, 1), whole[step:])
+        del batches
+
+
+@pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
+def test_a_broken_image_is_named(broken: Path, way: str) -> None:
+    loader = load(rk.open(broken, transform=STEPS), shuffle=False, **WAYS[way])
+    with pytest.raises(rk.DecodeError, match=r"007\.jpg.*\(sample \d+\): a broken JPEG"):
+        epochs(loader)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "substitute"])
+def test_broken_images_are_passed_over_alike_everywhere(broken: Path, on_error: str) -> None:
+    dataset = rk.open(broken, transform=STEPS)
+    found = {}
+    for way in ("inline", "2 threads", "4 threads", "2 processes"):
+        loader = load(dataset, on_error=on_error, error_budget=0.2, **WAYS[way])
+        found[way] = epochs(loader), [bad.id for bad in loader._bad_samples.found]
+    batches, bad = found["inline"]
+    # Stand-ins may be bad as well, so there can be more than two an epoch.
+    assert {dataset.samples[id_][0][-7:] for id_ in bad} == {"007.jpg", "016.jpg"}
+    assert all(same(other, (batches, bad)) for other in found.values())
+    assert sum(len(labels) for _, labels in batches) == 2 * (SAMPLES - 2 if on_error == "skip" else SAMPLES)
+
+
+def test_a_data_set_is_useful_alone(root: Path) -> None:
+    plain = rk.open(root)
+    theirs = torchvision.datasets.ImageFolder(str(root))
+    assert (plain.classes, plain.class_to_idx) == (theirs.classes, theirs.class_to_idx)
+    assert (plain.samples, plain.targets, plain.imgs) == (theirs.samples, theirs.targets, theirs.imgs)
+    for (image, label), (their_image, their_label) in zip(plain, theirs, strict=True):
+        np.testing.assert_array_equal(image, np.asarray(their_image))
+        assert label == their_label
+    data, label = rk.open(root, decode=False)[-1]
+    assert data == Path(plain.samples[-1][0]).read_bytes()
+    assert label == plain.targets[-1]
+    with pytest.raises(IndexError):
+        plain[SAMPLES]
+
+
+def test_asked_alone_it_draws_as_torchvision_does_from_torchs_generator(root: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(rk.open(root, transform=T.Compose(STEPS))))
+    torch.manual_seed(5)
+    first, second = dataset[2][0], dataset[2][0]
+    torch.manual_seed(5)
+    assert same(dataset[2][0], first)
+    assert not same(first, second)
+
+
+@pytest.mark.parametrize("way", ["inline", "2 processes"])
+def test_foreign_transforms_run_unchanged_in_processes(root: Path, way: str) -> None:
+    pytest.importorskip("torchvision")
+    transforms = torchvision.transforms
+    compose = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+    dataset = rk.open(root, transform=compose)
+    assert not dataset.releases_gil
+    assert dataset.uniforms is None
+    loader = load(dataset, **WAYS[way])
+    assert same(epochs(loader, 1), epochs(load(dataset, num_workers=0), 1))
+
+
+def test_images_that_differ_in_size_still_load(root: Path) -> None:
+    dataset = rk.open(root, transform=[T.ToTensor()])
+    assert dataset.example() is None
+    loader = load(dataset, batch_size=None, shuffle=False, num_workers=2)
+    assert [image.shape[0] for image, _ in loader] == [3] * SAMPLES
+
+
+@pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
+def test_a_function_among_the_steps_is_seeded_for_each_sample(root: Path, way: str) -> None:
+    dataset = rk.open(root, transform=[T.RandomResizedCrop(32), T.Lambda(_with_noise), T.ToTensor()])
+    assert not dataset.draws_nothing
+    assert same(epochs(load(dataset, **WAYS[way])), epochs(load(dataset, num_workers=0)))
+
+
+def _with_noise(image: np.ndarray) -> np.ndarray:
+    return image ^ np.random.randint(0, 8, image.shape, dtype=np.uint8)
+
+
+def test_training_that_draws_meanwhile_changes_nothing(root: Path) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    quiet = epochs(load(dataset, num_workers=2))
+    torch.manual_seed(1)
+    drawn = []
+    noisy = []
+    loader = load(dataset, num_workers=2)
+    for _ in range(2):
+        for batch in loader:
+            noisy.append([part.clone() for part in batch])
+            drawn.append(torch.rand(3))
+    assert same(noisy, quiet)
+    torch.manual_seed(1)
+    assert all(torch.equal(torch.rand(3), numbers) for numbers in drawn)
+
+
+ARRAY_STEPS = [
+    T.RandomCrop(32, padding=4),
+    T.RandomHorizontalFlip(),
+    T.ToTensor(),
+    T.Normalize((0.5,), (0.25,)),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("extra", [[], [T.Posterize(4)], [T.RandomErasing()]], ids=str)
+def test_arrays_in_memory_are_the_same_everywhere(way: str, extra: list[Any]) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (SAMPLES, 32, 32, 3), dtype=np.uint8)
+    steps = (
+        [*ARRAY_STEPS, *extra] if extra and isinstance(extra[0], T.RandomErasing) else [*extra, *ARRAY_STEPS]
+    )
+    dataset = rk.ArrayImages(images, rng.integers(0, 10, SAMPLES), transform=steps)
+    loader = load(dataset, **WAYS[way])
+    batches, order = [], []
+    for batch in loader:
+        batches.append([part.clone() for part in batch])
+        order.append(loader.batch.ids.tolist())
+    assert same(batches, expected(dataset, order, 0))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda root: rk.open(root, transform=3), "transform is 3"),
+        (lambda root: rk.open(root, transform=STEPS, decode=False), "decode=False gives bytes"),
+        (lambda root: rk.open(root, transform=len, channels_last=True), "are for steps of"),
+        (lambda root: rk.ArrayImages(np.zeros((2, 3, 4)), [0, 1]), "images are float64"),
+        (lambda root: rk.ArrayImages(np.zeros((2, 3, 4, 3), np.uint8), [0]), "Give one for each"),
+        (lambda root: rk.ArrayImages(np.zeros((2, 3, 4, 3), np.uint8), [0, 1], len), "Give steps of"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(root: Path, call: Any, told: str) -> None:
+    with pytest.raises(rk.ArgumentError, match=told):
+        call(root)
+
+
+def test_a_file_that_is_gone_is_named(root: Path, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(buffer, "PNG")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.png").write_bytes(buffer.getvalue())
+    dataset = rk.open(tmp_path, transform=STEPS)
+    os.unlink(tmp_path / "a" / "b.png")
+    with pytest.raises(FileNotFoundError, match=r"b\.png"):
+        dataset[0]

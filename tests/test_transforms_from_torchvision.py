@@ -1,0 +1,166 @@
+"""torchvision's pipelines become native steps that do the same; what cannot is named, all of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import rekindle.transforms as rk
+from photographs import photographs
+from rekindle.errors import ArgumentError
+from torchvision_on_cpu import transforms as v1
+from torchvision_on_cpu import v2
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def kinds(steps: rk.Compose) -> list[str]:
+    return [type(step).__name__ for step in steps.transforms]
+
+
+@pytest.mark.parametrize("library", [v1, v2], ids=["v1", "v2"])
+def test_every_known_transform_keeps_its_parameters(library: Any) -> None:
+    nearest = library.InterpolationMode.NEAREST
+    compose = library.Compose(
+        [
+            library.Resize(256, interpolation=nearest, max_size=300),
+            library.Resize((64, 80)),
+            library.CenterCrop(50),
+            library.RandomCrop(40, padding=4, pad_if_needed=True, fill=3, padding_mode="edge"),
+            library.RandomResizedCrop(
+                30, scale=(0.5, 0.6), ratio=(1, 2), interpolation=library.InterpolationMode.BICUBIC
+            ),
+            library.Pad((1, 2), fill=9),
+            library.RandomHorizontalFlip(0.1),
+            library.RandomVerticalFlip(0.2),
+            library.RandomRotation(12, interpolation=nearest, expand=True, fill=4),
+            library.RandomAffine(5, translate=(0.1, 0.2), scale=(0.9, 1.1), shear=3),
+            library.ColorJitter(0.1, (0.5, 0.7), 0, 0.2),
+            library.RandomGrayscale(0.3),
+            library.GaussianBlur(5, sigma=(0.5, 1.5)),
+            library.RandomSolarize(100, p=0.4),
+            library.RandomPosterize(3, p=0.6),
+            library.RandomEqualize(0.7),
+            library.RandomAutocontrast(0.8),
+            library.RandomAdjustSharpness(2, p=0.9),
+            library.RandomInvert(0.05),
+            library.RandAugment(3, 7, 21),
+            library.AutoAugment(library.AutoAugmentPolicy.SVHN),
+            library.TrivialAugmentWide(11, fill=[1, 2, 3]),
+            library.RandomApply([library.GaussianBlur(3)], p=0.25),
+            library.PILToTensor(),
+            library.ConvertImageDtype(torch.float32),
+            library.Normalize(MEAN, STD),
+            library.RandomErasing(0.15, (0.1, 0.2), (0.5, 2.0), "random"),
+        ]
+    )
+    native = rk.from_torchvision(compose)
+    bicubic = rk.InterpolationMode.BICUBIC
+    expected = rk.Compose(
+        [
+            rk.Resize(256, "nearest", 300),
+            rk.Resize((64, 80)),
+            rk.CenterCrop(50),
+            rk.RandomCrop(40, 4, True, 3, "edge"),
+            rk.RandomResizedCrop(30, (0.5, 0.6), (1, 2), bicubic),
+            rk.Pad((1, 2), 9),
+            rk.RandomHorizontalFlip(0.1),
+            rk.RandomVerticalFlip(0.2),
+            rk.RandomRotation(12, "nearest", True, None, 4),
+            rk.RandomAffine(5, (0.1, 0.2), (0.9, 1.1), 3),
+            rk.ColorJitter(0.1, (0.5, 0.7), 0, 0.2),
+            rk.RandomGrayscale(0.3),
+            rk.GaussianBlur(5, (0.5, 1.5)),
+            rk.RandomSolarize(100, 0.4),
+            rk.RandomPosterize(3, 0.6),
+            rk.RandomEqualize(0.7),
+            rk.RandomAutocontrast(0.8),
+            rk.RandomAdjustSharpness(2, 0.9),
+            rk.RandomInvert(0.05),
+            rk.RandAugment(3, 7, 21),
+            rk.AutoAugment("svhn"),
+            rk.TrivialAugmentWide(11, fill=(1, 2, 3)),
+            rk.RandomApply([rk.GaussianBlur(3)], 0.25),
+            rk.ToTensor(),
+            rk.Normalize(MEAN, STD),
+            rk.RandomErasing(0.15, (0.1, 0.2), (0.5, 2.0), "random"),
+        ]
+    )
+    assert repr(native) == repr(expected)
+
+
+@pytest.mark.parametrize("library", [v1, v2], ids=["v1", "v2"])
+def test_a_translated_evaluation_pipeline_gives_torchvisions_tensors(library: Any) -> None:
+    convert = [library.ToTensor()] if library is v1 else [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    compose = library.Compose(
+        [library.Resize(64), library.CenterCrop(48), *convert, library.Normalize(MEAN, STD)]
+    )
+    native = rk.from_torchvision(compose)
+    for image in photographs()[:4]:
+        difference = (native(image) - torch.as_tensor(compose(Image.fromarray(image)))).abs().mean()
+        assert difference < 0.01  # 0.6 grey levels
+
+
+def test_conversions_move_to_where_a_tensor_is_needed() -> None:
+    compose = v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+    assert kinds(rk.from_torchvision(compose)) == ["RandomHorizontalFlip", "ToTensor"]
+    first = v1.Compose([v1.ToTensor(), v1.CenterCrop(8), v1.Normalize(MEAN, STD)])
+    assert kinds(rk.from_torchvision(first)) == ["CenterCrop", "ToTensor", "Normalize"]
+    assert kinds(rk.from_torchvision(v1.Compose([v1.PILToTensor()]))) == ["PILToTensor"]
+    half = v1.Compose([v1.PILToTensor(), v1.ConvertImageDtype(torch.float16)])
+    assert rk.from_torchvision(half)(np.zeros((2, 2, 3), np.uint8)).dtype == torch.float16
+
+
+def test_nested_pipelines_and_functions_of_tensors_are_taken() -> None:
+    inner = torch.nn.Sequential(v1.RandomHorizontalFlip(), v1.Resize(9))
+    compose = v1.Compose([inner, v1.Compose([v1.ToTensor()]), v1.Lambda(torch.neg)])
+    assert kinds(rk.from_torchvision(compose)) == ["RandomHorizontalFlip", "Resize", "ToTensor", "Lambda"]
+    assert kinds(rk.from_torchvision(v1.RandomVerticalFlip())) == ["RandomVerticalFlip"]
+
+
+def test_all_that_cannot_be_translated_is_named() -> None:
+    class RandomCrop(v1.RandomCrop):
+        """Not torchvision's, though it is called as its is."""
+
+    compose = v1.Compose(
+        [
+            v1.RandomPerspective(),
+            v1.Compose([v1.Resize(9), v1.FiveCrop(3)]),
+            RandomCrop(3),
+            v1.Lambda(lambda image: image.convert("L")),
+            v1.RandomApply([v1.ElasticTransform()]),
+            len,
+            v1.ToTensor(),
+            v1.Normalize(MEAN, STD),
+            v1.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32),
+        ]
+    )
+    with pytest.raises(ArgumentError) as error:
+        rk.from_torchvision(compose)
+    message = str(error.value)
+    assert "8 of the transforms" in message
+    for name in (
+        "Compose[0].RandomPerspective: ",
+        "Compose[1].Compose[1].FiveCrop: ",
+        "Compose[2].RandomCrop: not a transform of torchvision's",
+        "Compose[3].Lambda: its function expects a Pillow image",
+        "Compose[4].RandomApply[0].ElasticTransform: ",
+        "Compose[5].builtin_function_or_method: ",
+        "Compose[8].RandomHorizontalFlip: ",
+        "Compose[9].ToDtype: scale=False",
+        "use the Compose as it is",
+    ):
+        assert name in message
+    assert "Resize" not in message
+
+
+def test_transforms_do_not_import_torchvision() -> None:
+    code = "import sys, rekindle.transforms; sys.exit('torchvision' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
