@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import sys
 import time
@@ -101,7 +102,24 @@ class Contender:
 CONTENDERS = [
     Contender("torch", torch.utils.data.DataLoader),
     Contender("rekindle", lambda dataset, **settings: rk.DataLoader(dataset, seed=SEED, **settings)),
+    Contender(
+        "rekindle, native",
+        lambda dataset, **settings: rk.DataLoader(native(dataset), seed=SEED, **settings),
+    ),
 ]
+
+
+def native(dataset: Photographs) -> rk.ImageDataset:
+    """The same images and the same steps, in Rekindle's own code."""
+    T = rk.transforms  # noqa: N806
+    if dataset.training:
+        first: list[Any] = [T.RandomResizedCrop(PIXELS, scale=(0.25, 1)), T.RandomHorizontalFlip()]
+    else:
+        first = [T.Resize(PIXELS), T.CenterCrop(PIXELS)]
+    root = Path(os.path.commonpath([path.parent for path, _ in dataset.samples]))
+    labels = {str(path.relative_to(root)): label for path, label in dataset.samples}
+    steps = [*first, T.ToTensor(), T.Normalize((0.45,) * 3, (0.25,) * 3)]
+    return rk.open(root, transform=steps, labels=labels)
 
 
 # The training.

@@ -154,6 +154,17 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
         return BatchInfo(self._progress.last)
 
+    def close(self) -> None:
+        """End the workers now and not when the loader goes; a pass that is under way ends with them.
+
+        The loader can be used again afterwards: the next pass starts new workers.
+        """
+        earlier = self._pass() if self._pass is not None else None
+        if earlier is not None:
+            earlier._detach()
+            earlier._runner.close()
+        self._parked.close()
+
     def report(self) -> Report:
         """Where the time went, since this loader was made."""
         return Report.of(
@@ -191,7 +202,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._progress.position, found = state.load(saved, identity, steps)
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
         self.seed, self._next_epoch = identity["seed"], self._progress.position.epoch
-        self._parked.close()
+        self.close()
 
     # A pass: who makes the batches, and which.
 
@@ -364,7 +375,7 @@ def _worker_seed(seed: int, epoch: int) -> int:
 
 def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: bool) -> None:
     """Find arguments that cannot work before anything starts."""
-    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
+    if seed is not None and not (type(seed) is int and 0 <= seed < 2**63):
         raise ArgumentError(f"seed must be a whole number from 0 to 2**63 - 1 or None, but got {seed!r}")
     for name, value, known in (
         ("executor", executor, ("auto", "threads", "processes")),
@@ -374,6 +385,11 @@ def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: b
             raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
     if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
         raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
+    if stream and on_error != "raise":
+        raise ArgumentError(
+            f"on_error={on_error!r} does not go with an IterableDataset, whose iterator ends with its first "
+            "exception. Handle bad samples within the data set."
+        )
     if stream and executor == "threads":
         raise ArgumentError(
             "executor='threads' does not go with an IterableDataset: threads share one copy of it. "

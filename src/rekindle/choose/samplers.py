@@ -6,7 +6,7 @@ import copy
 import operator
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,8 @@ class SamplerOrders:
         for drawn in islice(iterator, self._step):
             if self._recent is not None:
                 self._recent.extend(drawn if self._batched else [drawn])
+        if self._step == 0:  # Most samplers draw their order when they are asked for the first index: now.
+            iterator = chain(list(islice(iterator, 1)), iterator)
         # The global ones are not ours to move; those of the loader and the sampler go on from here.
         set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
         return iterator

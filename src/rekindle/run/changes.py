@@ -6,6 +6,7 @@ With `persistent_workers=False`, torch starts new workers for every epoch, and u
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 def fingerprint(value: Any, depth: int = _DEEP) -> object:
     """Something that differs if the data set was changed in a way that can be seen at a glance.
 
-    Looks at attributes, and at theirs, at short containers and at some places of arrays. A change to one
-    element of a large list or array goes unnoticed.
+    Looks at attributes, and at theirs, and at up to 64 places of every container and array. A change
+    elsewhere in one that is longer goes unnoticed.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -31,18 +32,22 @@ def fingerprint(value: Any, depth: int = _DEEP) -> object:
     kind = type(value)
     if depth == 0:
         return kind, id(value)
-    if isinstance(value, dict):
-        inner: Any = value.items() if len(value) <= _LONG else ()
-        parts = [(fingerprint(k, 0), fingerprint(v, depth - 1)) for k, v in inner]
-        return kind, id(value), len(value), tuple(parts)
-    if isinstance(value, list | tuple):
-        inner = value if len(value) <= _LONG else ()
-        return kind, id(value), len(value), tuple(fingerprint(part, depth - 1) for part in inner)
+    if isinstance(value, dict | list | tuple):
+        return kind, id(value), len(value), _some_parts(value, depth - 1)
     attributes = getattr(value, "__dict__", None)
     if attributes:
         # A copy, so that a data set that fills itself while we look does no harm.
         return kind, id(value), fingerprint(dict(attributes), depth - 1)[2:]  # type: ignore[index]
     return kind, id(value)
+
+
+def _some_parts(container: dict[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> tuple[object, ...]:
+    """All parts of a short container, some from everywhere in a long one."""
+    stride = max(1, len(container) // _LONG)
+    if isinstance(container, dict):
+        some: Any = islice(container.items(), 0, None, stride)
+        return tuple((fingerprint(key, 0), fingerprint(part, depth)) for key, part in some)
+    return tuple(fingerprint(part, depth) for part in container[::stride])
 
 
 def _some_bytes(array: np.ndarray[Any, Any]) -> bytes:

@@ -33,7 +33,7 @@ class Inline:
         self._bad_samples, self._counters = bad_samples, counters
         self._loader = SampleLoader(job.dataset, alone=generators_kept)
         dataset: Any = job.dataset
-        self._together = job.batched and job.stop_at_failure and bool(getattr(dataset, "__getitems__", None))
+        self._together = job.batched and bool(getattr(dataset, "__getitems__", None))
         self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
         self._tensors = dataset.tensors if rows and type(dataset) is TensorDataset else None
@@ -95,7 +95,11 @@ class Inline:
         if self._native is not None:
             return self._fill(order, wanted, self._native)
         if self._together:
-            return Made(order, order.ids, self._collate(wanted, loader.load_together(wanted)))
+            try:
+                return Made(order, order.ids, self._collate(wanted, loader.load_together(wanted)))
+            except Exception:
+                if job.stop_at_failure:
+                    raise
         samples = loader.load(wanted, stop_at_failure=job.stop_at_failure)
         bad = [row for row, sample in enumerate(samples) if type(sample) is Failure]
         if not bad:

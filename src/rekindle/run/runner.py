@@ -95,7 +95,7 @@ def start(work: Work) -> Any:
         workers=work.workers,
         worker_init_fn=work.worker_init_fn,
     )
-    together = work.bad_samples.on_error == "raise" and getattr(work.dataset, "__getitems__", None)
+    together = getattr(work.dataset, "__getitems__", None)
     rows = work.batched and work.collate_fn is default_collate and not together
     if work.chosen == "inline":
         if work.stream:

@@ -261,9 +261,7 @@ class Worker:
         if not job.batched:
             made = loader.load(wanted, stop_at_failure=True, careful=unit.careful)
             errors, samples = self._errors(made, unit), made[0]
-        elif job.stop_at_failure and getattr(job.dataset, "__getitems__", None):
-            samples = loader.load_together(wanted)
-        else:
+        elif (samples := self._load_together(wanted)) is None:
             made = self._load(wanted, unit)
             errors = self._errors(made, unit)
             samples = [sample for sample in made if type(sample) is not Failure]
@@ -272,6 +270,17 @@ class Worker:
             return
         batch = loader.call(job.collate_fn, wanted, samples)
         self._ship(unit, batch, len(unit.indices) - len(errors), errors)
+
+    def _load_together(self, wanted: Wanted) -> Any:
+        """What `__getitems__` gives; None if there is none, or if it failed and failures are passed over."""
+        if not getattr(self._job.dataset, "__getitems__", None):
+            return None
+        try:
+            return self._loader.load_together(wanted)
+        except Exception:
+            if self._job.stop_at_failure:
+                raise
+            return None
 
     def _ship(self, unit: Unit, batch: Any, samples: int, errors: tuple[SampleError, ...] = ()) -> None:
         started = time.perf_counter()

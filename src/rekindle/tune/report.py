@@ -65,7 +65,7 @@ class Report:
     def wait_share(self) -> float:
         """The part of the training loop's time that was spent waiting."""
         total = self.wait_seconds + self.stages["consume"].seconds
-        return self.wait_seconds / total if total else 0.0
+        return self.wait_seconds / total if total and self.batches else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
