@@ -97,7 +97,8 @@ class SamplerOrders:
         for drawn in islice(iterator, self._step):
             if self._recent is not None:
                 self._recent.extend(drawn if self._batched else [drawn])
-        if self._step == 0:  # Most samplers draw their order when they are asked for the first index: now.
+        if self._step == 0 and not _same(now, generators_of(self._sampler, self._generator)):
+            # Most samplers draw their order when they are asked for the first index: let that be now.
             iterator = chain(list(islice(iterator, 1)), iterator)
         # The global ones are not ours to move; those of the loader and the sampler go on from here.
         set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
@@ -198,6 +199,11 @@ def set_generators(states: dict[str, torch.Tensor], sampler: Any, generator: tor
     for stream in STREAMS:
         if stream.name in states:
             stream.restore_tensor(states[stream.name])
+
+
+def _same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    pairs = [(some[name], others[name]) for name in some]
+    return all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs)
 
 
 def check_generator(name: Any, state: Any) -> None:
