@@ -14,6 +14,7 @@ import argparse
 import math
 import os
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -130,7 +131,7 @@ class Result:
     """What one contender's training took and reached."""
 
     name: str
-    samples: int
+    rate: float  # samples/s of the median epoch: other work on the machine spoils some epochs, not most
     seconds: float
     waited: float
     accuracy: float
@@ -177,8 +178,9 @@ def train(contender: Contender, data: ImageFolder, epochs: int, console: Console
     with progress_bar(console) as bar:
         task = bar.add_task(contender.name, total=epochs * len(loader), loss=math.nan)
         start = time.perf_counter()
+        lasted = []
         for epoch in range(epochs):
-            losses = []
+            losses, begun = [], time.perf_counter()
             for images, labels in waiting.batches(loader):
                 loss = nn.functional.cross_entropy(network(images), labels)
                 optimizer.zero_grad()
@@ -187,6 +189,7 @@ def train(contender: Contender, data: ImageFolder, epochs: int, console: Console
                 schedule.step()
                 losses.append(loss.item())
                 bar.update(task, advance=1, loss=losses[-1])
+            lasted.append(time.perf_counter() - begun)
             if not console.is_terminal:
                 mean = sum(losses) / len(losses)
                 console.print(f"{contender.name}: epoch {epoch + 1} of {epochs}, loss {mean:.3f}")
@@ -195,7 +198,7 @@ def train(contender: Contender, data: ImageFolder, epochs: int, console: Console
     validation = contender.make_loader(Photographs(data.val, training=False), **settings)
     return Result(
         name=contender.name,
-        samples=epochs * len(data.train),
+        rate=len(data.train) / statistics.median(lasted),
         seconds=seconds,
         waited=waiting.seconds,
         accuracy=accuracy(network, validation),
@@ -256,7 +259,7 @@ def table(results: list[Result], title: str) -> Table:
         out.add_column(heading, justify="right")
     for r in results:
         waited, share = f"{r.waited:.1f} s", f"{r.waited / r.seconds:.0%}"
-        out.add_row(r.name, f"{r.samples / r.seconds:,.0f}", waited, share, f"{r.accuracy:.1%}")
+        out.add_row(r.name, f"{r.rate:,.0f}", waited, share, f"{r.accuracy:.1%}")
     return out
 
 
