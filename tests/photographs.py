@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-SAMPLE = Path(os.environ.get("REKINDLE_IMAGENET_SAMPLE", "/work/shared/data/imagenet-sample.tar"))
+# Photographs to test with, if there are any: in the archive that the variable names, or beside the project.
+BESIDE = Path(__file__).parents[2] / "shared" / "data" / "imagenet-sample.tar"
+SAMPLE = Path(os.environ.get("REKINDLE_IMAGENET_SAMPLE", BESIDE))
 
 
 @cache

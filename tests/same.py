@@ -1,9 +1,11 @@
 """Whether two batches are the same, down to types, dtypes and bits."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -31,3 +33,13 @@ def _bits(tensor: torch.Tensor) -> bytes:
     # A clone, because even a tensor of one element that calls itself contiguous may have strides.
     plain = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return plain.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def digest(batches: Any) -> str:
+    """SHA-256 over types, shapes and bytes of everything in these batches, in order."""
+    sha = hashlib.sha256()
+    for leaf in tree_leaves(batches):
+        array = np.asarray(leaf)
+        sha.update(f"{type(leaf).__name__} {array.dtype} {array.shape};".encode())
+        sha.update(array.tobytes())
+    return sha.hexdigest()

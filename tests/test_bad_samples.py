@@ -1,6 +1,5 @@
 """Samples that cannot be made: raised, skipped or replaced, the same on every run and worker count."""
 
-import hashlib
 import os
 import random
 import sys
@@ -9,19 +8,10 @@ import types
 import numpy as np
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, default_collate
 
 import rekindle as rk
-
-
-def digest(batches):
-    sha = hashlib.sha256()
-    for leaf in tree_leaves(batches):
-        array = np.asarray(leaf)
-        sha.update(f"{type(leaf).__name__} {array.dtype} {array.shape};".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
+from same import digest
 
 
 class BadFileError(Exception):

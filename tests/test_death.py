@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import hashlib
 import os
 import random
 import signal
@@ -17,22 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import rekindle as rk
+from same import digest
 
 MAIN = os.getpid()
 CLOSE_WITHIN = 2.0  # seconds
-
-
-def digest(batches):
-    sha = hashlib.sha256()
-    for leaf in tree_leaves(batches):
-        array = np.asarray(leaf)
-        sha.update(f"{type(leaf).__name__} {array.dtype} {array.shape};".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
 
 
 def in_worker():

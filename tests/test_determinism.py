@@ -1,26 +1,15 @@
 """The same seed gives the same bytes: for any number of workers, start method and executor."""
 
-import hashlib
 import random
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, default_collate
 
 import rekindle as rk
-
-
-def digest(batches):
-    """SHA-256 over types, shapes and bytes of everything in these batches, in order."""
-    sha = hashlib.sha256()
-    for leaf in tree_leaves(batches):
-        array = np.asarray(leaf)
-        sha.update(f"{type(leaf).__name__} {array.dtype} {array.shape};".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
+from same import digest
 
 
 def draw():

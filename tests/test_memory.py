@@ -1,7 +1,6 @@
 """A batch is the holder's as long as it is held; memory is reused, and too little of it is an error."""
 
 import gc
-import hashlib
 import os
 import subprocess
 import sys
@@ -18,15 +17,7 @@ from torch.utils.data import Dataset, default_collate
 import rekindle as rk
 from rekindle import available
 from rekindle.run import slots
-
-
-def digest(batches):
-    sha = hashlib.sha256()
-    for leaf in tree_leaves(batches):
-        array = np.asarray(leaf)
-        sha.update(f"{type(leaf).__name__} {array.dtype} {array.shape};".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
+from same import digest
 
 
 class Blocks(Dataset):

@@ -101,9 +101,10 @@ def test_every_stage_is_there_and_adds_up(runner):
     # Workers are ahead, so they have loaded at least what was handed over, at 1 ms each.
     assert report.stages["load"].calls >= 50
     assert report.stages["load"].seconds >= 0.05
-    # The training loop's time is spent waiting, being handed a batch, or on the batch.
+    # The training loop's time is spent waiting, being handed a batch, or on the batch; beside that, workers
+    # are started, which may take a while on a busy machine.
     own = sum(report.stages[name].seconds for name in ("wait", "ship", "consume"))
-    assert own == pytest.approx(took, abs=0.05)
+    assert 0.012 < own <= took < own + 0.5
     assert took <= report.elapsed_seconds < took + 5
 
 

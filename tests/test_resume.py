@@ -1,7 +1,6 @@
 """A loader resumes anywhere, exactly: the rest of the epoch, then the epochs that follow."""
 
 import copy
-import hashlib
 import io
 import math
 import random
@@ -16,19 +15,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, get_worker_info
 
 import rekindle as rk
-
-
-def digest(batches):
-    sha = hashlib.sha256()
-    for leaf in tree_leaves(batches):
-        array = np.asarray(leaf)
-        sha.update(f"{type(leaf).__name__} {array.dtype} {array.shape};".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
+from same import digest
 
 
 def through_a_file(state):

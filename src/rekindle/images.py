@@ -14,6 +14,7 @@ native data set has, beside `__getitem__`:
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,9 @@ class _Native(Dataset[tuple[Any, int]]):
         image = self._pipeline.output.empty(1)[0]
         return (image if self._pipeline.output.tensor else image.numpy()), 0
 
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """How many images there are."""
 
     def _check(self, index: int) -> int:
         size = len(self)
