@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import rekindle as rk
-from photographs import photographs
+from photographs import SAMPLE, photographs
 from rekindle import keys
 from rekindle.errors import ArgumentError
 from rekindle.prepare.decode import decode
@@ -141,7 +141,10 @@ def test_bytes_by_option_are_what_the_floats_are_made_of() -> None:
 
 @pytest.mark.parametrize("name", ["train", "validate"])
 def test_large_photographs_decoded_smaller_are_close(name: str) -> None:
-    """Within 2 grey levels on average over photographs, as the steps are of torchvision's."""
+    """Within 2 grey levels on average over photographs, as the steps are of torchvision's.
+
+    Images made for the purpose have sharper edges than any photograph; for them it is 3.
+    """
     steps = [*PIPELINES[name][:-2]]
     differences = []
     for photograph in photographs(4):
@@ -153,8 +156,9 @@ def test_large_photographs_decoded_smaller_are_close(name: str) -> None:
             expected = one_by_one(steps, decode(buffer.getvalue()), numbers)
             made = pipeline.make(buffer.getvalue(), numbers)
             differences.append(np.abs(made.astype(int) - expected).mean())
-    assert np.mean(differences) < 2
-    assert max(differences) < (4 if name == "train" else 1)
+    real = SAMPLE.exists()
+    assert np.mean(differences) < (2 if real else 3)
+    assert max(differences) < ((4 if name == "train" else 1) if real else 6)
     assert np.mean(differences) > 0  # Something was left out: the test tests what it says.
 
 

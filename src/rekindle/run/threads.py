@@ -122,4 +122,6 @@ class ThreadCrew:
             channel.inbox.put(None)
         self._generators.release()
         for thread in self.threads:
-            thread.join(_CLOSE_WITHIN / self.size)
+            # The collector may find a loader, and close it, in a thread that works for it.
+            if thread is not threading.current_thread():
+                thread.join(_CLOSE_WITHIN / self.size)
