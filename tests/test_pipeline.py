@@ -156,9 +156,8 @@ def test_large_photographs_decoded_smaller_are_close(name: str) -> None:
             expected = one_by_one(steps, decode(buffer.getvalue()), numbers)
             made = pipeline.make(buffer.getvalue(), numbers)
             differences.append(np.abs(made.astype(int) - expected).mean())
-    real = SAMPLE.exists()
-    assert np.mean(differences) < (2 if real else 3)
-    assert max(differences) < ((4 if name == "train" else 1) if real else 6)
+    assert np.mean(differences) < (2 if SAMPLE.exists() else 3)
+    assert max(differences) < (4 if name == "train" else 1)
     assert np.mean(differences) > 0  # Something was left out: the test tests what it says.
 
 

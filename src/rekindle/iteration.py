@@ -80,7 +80,7 @@ class EpochIterator:
             raise StopIteration
         self._note(ready)
         if isinstance(ready, Made) and self._pin is None:
-            counters.collate.nbytes += nbytes(ready.value)
+            counters.collate.nbytes += nbytes(ready.value) if ready.nbytes is None else ready.nbytes
             if ready.at_once:
                 counters.load.add(got - asked, 0, len(ready.order.indices))
             progress.handed_over = got

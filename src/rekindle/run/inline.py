@@ -37,6 +37,7 @@ class Inline:
         self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
         self._tensors = dataset.tensors if rows and type(dataset) is TensorDataset else None
+        self._row_nbytes = sum(tensor[:1].nbytes for tensor in self._tensors or ())
         self._native = layout.describe_native(dataset) if rows and is_native(dataset) else None
         self._orders: Orders = iter(())
         self.closed = False
@@ -60,7 +61,8 @@ class Inline:
         if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:
             rows = torch.from_numpy(np.ascontiguousarray(order.ids))
             gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
-            return Made(order, order.ids, gathered, at_once=True)
+            nbytes = len(order.indices) * self._row_nbytes
+            return Made(order, order.ids, gathered, at_once=True, nbytes=nbytes)
         if self._native is not None or not self._loader.quiet:
             return None
         kept, marks = [stream.save() for stream in STREAMS], global_random.marks()

@@ -145,3 +145,4 @@ class Made(NamedTuple):
     bad: Sequence[int] = ()
     worker: int = 0
     at_once: bool = False
+    nbytes: int | None = None  # of its tensors, where its maker knows without looking
