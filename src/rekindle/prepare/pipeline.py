@@ -393,10 +393,10 @@ def _decoded_window(header: Header, data: bytes, step: WindowStep, numbers: Numb
     spare = min(window.height / window.new_height, window.width / window.new_width) / _PIXELS_LEFT
     if header.decoder == "jpeg" and spare >= 2:
         shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
-    image = decode_with(header, data, shrink, scratch=True)
-    if shrink == 1 or image.shape[0] == header.height:
+    image = decode_with(header, data, shrink, window.top + window.height, scratch=True)
+    if shrink == 1 or image.shape[1] == header.width:
         return resample(image, window.box, window.size, step.interpolation)
-    height, width = image.shape[:2]
+    height, width = -(-header.height // shrink), image.shape[1]
     top, bottom = _scaled(window.top, window.height, height / header.height, height)
     left, right = _scaled(window.left, window.width, width / header.width, width)
     return resample(image, (top, left, bottom - top, right - left), window.size, step.interpolation)
