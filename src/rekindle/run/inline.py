@@ -18,7 +18,7 @@ from rekindle.counters import Counters
 from rekindle.global_random import STREAMS
 from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept, is_native
+from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept, is_native, rows_of
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job
 
@@ -92,8 +92,9 @@ class Inline:
     def _make(self, order: BatchOrder) -> Made | None:
         """A batch; None if nothing is left of it."""
         job, loader = self._job, self._loader
-        turns = order.generations if order.turn is None else order.turn
-        wanted = Wanted(self._seed, order.epoch, order.step, order.indices, order.ids, turns)
+        wanted = Wanted(
+            self._seed, order.epoch, order.step, order.indices, order.ids, order.generations, order.turns
+        )
         if self._native is not None:
             return self._fill(order, wanted, self._native)
         if self._together:
@@ -164,8 +165,9 @@ class Inline:
     ) -> tuple[Any, int]:
         """What another sample gives in a bad one's place, and its id."""
         index, id_ = substitute(self._seed, order, int(order.ids[row]), attempt)
-        turns = order.generations[row : row + 1]
-        wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], turns)
+        own = slice(row, row + 1)
+        generations, turns = rows_of(order.generations, own), rows_of(order.turns, own)
+        wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], generations, turns)
         into = None if images is None else images[row : row + 1]
         return self._loader.load(wanted, stop_at_failure=False, into=into)[0], id_
 

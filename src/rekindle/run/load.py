@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from rekindle import keys
 from rekindle.global_random import STREAMS, Stream
 
 Result = TypeVar("Result")
+Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
 
 
 class _MadeInVainError(Exception):
@@ -28,14 +29,24 @@ class _MadeInVainError(Exception):
 
 
 class Wanted(NamedTuple):
-    """Samples to load: what the data set is asked for, and what their randomness is keyed by."""
+    """Samples to load: what the data set is asked for, and what their randomness is keyed by.
+
+    `generations` are for the part of a sample that is kept for reuse, `turns` for the rest. Where nothing is
+    reused, they are the same.
+    """
 
     seed: int
     epoch: int
     step: int
     indices: list[Any]
     ids: Sequence[int] | NDArray[np.int64]
-    generations: int | Sequence[int] | NDArray[np.int64]
+    generations: Turns
+    turns: Turns
+
+
+def rows_of(turns: Turns, rows: slice) -> Turns:
+    """The turns of some rows, where one number stands for all."""
+    return turns if isinstance(turns, int) else turns[rows]
 
 
 @dataclass(frozen=True, slots=True)

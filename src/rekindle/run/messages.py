@@ -29,6 +29,7 @@ class Unit(NamedTuple):
     indices: list[Any]
     ids: list[int] | None  # None: the same as the indices
     generations: int | list[int]
+    turns: int | list[int]
     slot: int | None
     careful: bool
 

@@ -55,7 +55,6 @@ class Ticket:
         part = self.parts[number]
         rows = slice(part.start, part.stop)
         indices = self.indices[rows]
-        turn = self.order.turn
         return Unit(
             ticket=self.number,
             part=number,
@@ -67,7 +66,8 @@ class Ticket:
             start=part.start,
             indices=indices,
             ids=None if self.order.plain else self.ids[rows].tolist(),
-            generations=self.order.generations[rows].tolist() if turn is None else turn,
+            generations=_listed(self.order.generations, rows),
+            turns=_listed(self.order.turns, rows),
             slot=None if self.slot is None else self.slot.number,
             careful=part.deaths > 0,
         )
@@ -113,6 +113,10 @@ class Ticket:
         """Note the strings of the rows that did not fail."""
         good = [row for row in range(part.start, part.stop) if row not in self.errors]
         self.strings.update(zip(good, zip(*columns, strict=True), strict=True))
+
+
+def _listed(numbers: int | NDArray[np.int64], rows: slice) -> int | list[int]:
+    return numbers if isinstance(numbers, int) else numbers[rows].tolist()
 
 
 @dataclass(frozen=True, slots=True)

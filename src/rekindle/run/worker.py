@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.run import codec, layout
-from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, is_native
+from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, is_native, rows_of
 from rekindle.run.messages import (
     Arrange,
     Begin,
@@ -359,18 +359,18 @@ _WORK: dict[str, Callable[[Worker, Unit], None]] = {
 
 def _wanted(unit: Unit) -> Wanted:
     ids = unit.indices if unit.ids is None else unit.ids
-    return Wanted(unit.seed, unit.epoch, unit.step, unit.indices, ids, unit.generations)
+    return Wanted(unit.seed, unit.epoch, unit.step, unit.indices, ids, unit.generations, unit.turns)
 
 
 def _cut(wanted: Wanted, rows: slice) -> Wanted:
-    turns = wanted.generations
     return Wanted(
         wanted.seed,
         wanted.epoch,
         wanted.step,
         wanted.indices[rows],
         wanted.ids[rows],
-        turns if isinstance(turns, int) else turns[rows],
+        rows_of(wanted.generations, rows),
+        rows_of(wanted.turns, rows),
     )
 
 
