@@ -12,7 +12,7 @@ import rekindle
 
 ROOT = Path(rekindle.__file__).parent
 FOLDERS = ["choose", "fetch", "prepare", "reuse", "run", "ship", "tune"]
-SHARED = {"errors", "keys", "counters", "available", "global_random"}
+SHARED = {"errors", "keys", "counters", "available", "global_random", "memory_file"}
 # What wires the folders together, and may see all of them.
 WIRING = {"__init__", "loader", "parked", "iteration", "state", "with_accelerate", "images", "transforms"}
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
