@@ -21,6 +21,7 @@ from rekindle.errors import (
 )
 from rekindle.images import ArrayImages, ImageDataset, open
 from rekindle.loader import DataLoader
+from rekindle.reuse import Diversity, Echo, Jpeg, Refurbish, diversity
 from rekindle.ship import BatchInfo
 from rekindle.tune import Report
 
@@ -37,13 +38,18 @@ __all__ = [
     "DataError",
     "DataLoader",
     "DecodeError",
+    "Diversity",
+    "Echo",
     "ImageDataset",
+    "Jpeg",
     "LoaderTimeout",
     "OutOfMemoryError",
+    "Refurbish",
     "RekindleError",
     "Report",
     "StateError",
     "WorkerError",
+    "diversity",
     "open",
     "transforms",
 ]

@@ -64,7 +64,7 @@ def echoed_stream(factor: float, buffer: int, *, seed: int, turn: int) -> Iterat
             yield source, repeat
         rest = np.sort(order[ready:])
         waiting, due = waiting[rest], due[rest]
-        first = int(waiting.min(initial=start))
+        first = int(waiting.min(initial=_sources(start, start + 1, factor)[0]))
         seen = {source: count for source, count in seen.items() if source >= first}
 
 
@@ -92,12 +92,19 @@ def plan_echo(
         weights=same(np.float32(1), chosen),
         batch_size=batch_size,
         drop_last=drop_last,
+        last_uses=echoes.repeats + 1 == _copies(echoes.sources, factor),
     )
 
 
 def copies_of(source: int, factor: float) -> int:
     """How many copies of a source there are: ⌊factor⌋ or ⌈factor⌉, evenly spread."""
     return length(source + 1, factor) - length(source, factor)
+
+
+def _copies(sources: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
+    exact = _fraction(factor)
+    up, down = exact.numerator, exact.denominator
+    return (sources + 1) * up // down - sources * up // down
 
 
 def _sources(start: int, stop: int, factor: float) -> NDArray[np.int64]:

@@ -29,6 +29,7 @@ class BatchOrder(NamedTuple):
     plan: EpochPlan | None = None
     recent: list[Any] = []  # noqa: RUF012 - indices before this batch, if they are asked for; never changed
     refresh: Refresh | None = None  # when parts that are kept are made anew, where there is no plan
+    repeat_of: int | None = None  # the step of the plan, for a batch that comes once more
 
     @property
     def generations(self) -> int | NDArray[np.int64]:
@@ -47,6 +48,8 @@ class BatchOrder(NamedTuple):
         """Which samples are computed anew."""
         if self.refresh is not None:
             return self.generations == self.turns  # type: ignore[return-value]
+        if self.repeat_of is not None:
+            return np.broadcast_to(np.bool_(False), self.ids.shape)
         part: NDArray[np.bool_] = self._part("fresh", np.bool_(True))
         return part
 
@@ -65,12 +68,15 @@ class BatchOrder(NamedTuple):
         if numbers.strides == (0,):
             return self.epoch
         assert self.plan is not None
-        return numbers[self.plan.rows(self.step)]
+        return numbers[self._rows(self.plan)]
 
     def _part(self, name: str, otherwise: Any) -> Any:
         if self.plan is None:
             return np.broadcast_to(otherwise, self.ids.shape)
-        return getattr(self.plan, name)[self.plan.rows(self.step)]
+        return getattr(self.plan, name)[self._rows(self.plan)]
+
+    def _rows(self, plan: EpochPlan) -> slice:
+        return plan.rows(self.step if self.repeat_of is None else self.repeat_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class EpochPlan:
     weights: NDArray[np.float32]
     batch_size: int
     drop_last: bool
+    last_uses: NDArray[np.bool_] | None = None  # of parts that are kept for this epoch alone
 
     @property
     def steps(self) -> int:
@@ -73,9 +74,7 @@ def plan_epoch(
     elif generations is None or not balance:
         ids = keys.permutation(size, seed, epoch)[rank::world]
     else:
-        order = balanced_order(
-            generations == epoch, batch_size * world, seed=seed, epoch=epoch, costs=costs
-        )
+        order = balanced_order(generations == epoch, batch_size * world, seed=seed, epoch=epoch, costs=costs)
         ids = order[rank::world]
     return EpochPlan(
         epoch=epoch,

@@ -86,13 +86,13 @@ def decode_jpeg(
     if not stops:
         rows = frame.height
     else:
-        whole, data = data, bytearray(data)
-        struct.pack_into(">H", data, frame.rows_at, rows)
+        shortened = bytearray(data)
+        struct.pack_into(">H", shortened, frame.rows_at, rows)
     height, width = -(-rows // shrink), -(-frame.width // shrink)
     memory = _scratch_memory(height * width * 3) if scratch else None
     try:
         image: Image = simplejpeg.decode_jpeg(
-            data, min_height=height, min_width=width, min_factor=shrink, buffer=memory
+            shortened if stops else data, min_height=height, min_width=width, min_factor=shrink, buffer=memory
         )
     except (ValueError, KeyError) as error:
         told = str(error)
@@ -102,7 +102,7 @@ def decode_jpeg(
         if told.startswith(_LOST):
             raise DecodeError(f"a broken JPEG: {error}") from error
         if stops:  # Something else is odd, maybe further down: it is judged as the whole image is.
-            return decode_jpeg(frame._replace(rows_at=0), whole, shrink, scratch=scratch)
+            return decode_jpeg(frame._replace(rows_at=0), data, shrink, scratch=scratch)
         raise OddJpegError from error
     return image
 

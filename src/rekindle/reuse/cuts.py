@@ -84,6 +84,16 @@ class ForeignCut:
         return kept if self._finish is None else self._finish(kept)
 
 
+class Finished:
+    """A data set with a function applied to what it gives."""
+
+    def __init__(self, dataset: Any, function: Callable[[Any], Any]) -> None:
+        self._dataset, self._function = dataset, function
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._function(self._dataset[index])
+
+
 Cut = NativeCut | ForeignCut
 
 
@@ -102,8 +112,8 @@ def _with_steps(dataset: Any, steps: Sequence[Any]) -> Any:
         return dataset.with_transform(transform or _unchanged)
     partial = copy.copy(dataset)
     partial.transform = transform
-    both = getattr(dataset, "transforms", None)
-    if hasattr(both, "target_transform"):  # torchvision's data sets keep both transforms here as well
+    both = getattr(dataset, "transforms", None)  # where torchvision's data sets keep their two transforms
+    if both is not None and hasattr(both, "target_transform"):
         partial.transforms = type(both)(transform, both.target_transform)
     return partial
 

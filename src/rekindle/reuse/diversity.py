@@ -82,7 +82,7 @@ def diversity(pipeline: Any, split: int | str, factor: float, epochs: int) -> Di
 
     >>> from rekindle.transforms import RandAugment, RandomHorizontalFlip
     >>> diversity([RandAugment(2), RandomHorizontalFlip()], split=1, factor=3, epochs=90)
-    0.927 (71.9 distinct views a sample, 77.6 without)
+    0.971 (78.1 distinct views a sample, 80.5 without)
 
     """
     from rekindle.reuse.layers import find_split, layers_of

@@ -43,7 +43,7 @@ def layers_of(pipeline: Any) -> list[Layer]:
 
 
 def _is_list_of_steps(value: Any) -> bool:
-    return isinstance(value, list | tuple) or hasattr(value, "transforms") and callable(value)
+    return isinstance(value, list | tuple) or (hasattr(value, "transforms") and callable(value))
 
 
 def _layers_of_step(step: Any) -> list[Layer]:
@@ -55,7 +55,7 @@ def _layers_of_step(step: Any) -> list[Layer]:
 
 
 def _layers_of_foreign(step: Any) -> list[Any]:
-    """torchvision's RandAugment is as many of one operation each; whatever else stays whole."""
+    """Torchvision's RandAugment is as many of one operation each; whatever else stays whole."""
     ops = getattr(step, "num_ops", None)
     if type(step).__name__ != "RandAugment" or not isinstance(ops, int) or ops < 2:
         return [step]

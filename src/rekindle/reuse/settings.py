@@ -48,9 +48,7 @@ class Refurbish:
     def __post_init__(self) -> None:
         _check_factor("Refurbish", self.factor)
         if self.balance not in ("cost", "misses", None):
-            raise ArgumentError(
-                f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None."
-            )
+            raise ArgumentError(f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None.")
         if not (_is_number(self.min_diversity) and 0 <= self.min_diversity <= 1):
             raise ArgumentError(
                 f"Refurbish: min_diversity is {self.min_diversity!r}. Give a share from 0 to 1."

@@ -20,7 +20,7 @@ from rekindle.reuse import memory_tier, tally
 from rekindle.reuse.codecs import Jpeg, find_codec
 from rekindle.reuse.memory_tier import MemoryTier
 from rekindle.reuse.shared import Field, SharedMemory
-from rekindle.reuse.tally import ERRORS, HITS, MISSES, REFUSED, Tally
+from rekindle.reuse.tally import ERRORS, HITS, MICROSECONDS, MISSES, REFUSED, Tally
 
 _SHARE_OF_MEMORY = 2  # "auto" takes one part of so many
 _MEMORY_IF_UNKNOWN = 1 << 30
@@ -37,12 +37,13 @@ class StoreStats:
     misses: int
     refused: int
     errors: int
+    seconds: float  # that making values took, as far as it was noted
 
 
 class Peek:
-    """An entry's value where it lies: arrays are read-only views that are good until it is overwritten.
+    """An entry's value where it lies: arrays are views that are good until it is overwritten.
 
-    Read them, then ask `still_there`: if not, what was read is worth nothing.
+    Read them, never write to them, then ask `still_there`: if not, what was read is worth nothing.
     """
 
     __slots__ = ("_index", "_stamp", "_tier", "value")
@@ -76,7 +77,7 @@ class Store:
         self.size = size
         self.codec = find_codec(codec)
         fields: list[Field] = [*memory_tier.fields(size), *tally.fields(), ("unwanted", np.uint8, size)]
-        shared = SharedMemory(fields, _budget(memory))
+        shared = SharedMemory(fields, memory_budget(memory))
         self._open(shared)
 
     def _open(self, shared: SharedMemory) -> None:
@@ -114,7 +115,6 @@ class Store:
         found = self._memory.find(index, generation)
         if found is not None:
             view, stamp = found
-            view.flags.writeable = False
             value = self._unpack(view, index, stamp)
             if value is not None:
                 return Peek(value[0], self._memory, index, stamp)
@@ -176,6 +176,19 @@ class Store:
             raise ArgumentError(f"admit() takes {self.size} flags, one a sample, not {wanted.shape}.")
         self._unwanted[:] = ~wanted
 
+    def note_seconds(self, seconds: float) -> None:
+        """Count how long it took to make a value that was not here."""
+        self._tally.add(MICROSECONDS, round(1e6 * seconds))
+
+    def drop(self, ids: NDArray[np.int64], before: int) -> None:
+        """Forget generations before this one of samples that nobody will ask for any more."""
+        for index in ids.tolist():
+            self._memory.drop(index, before=before)
+
+    def nbytes_of(self, value: Any) -> int:
+        """How many bytes a value takes here."""
+        return self.codec.pack(value).nbytes
+
     def rewind(self) -> None:
         """Let what is held give way to any generation: the training starts again at an earlier epoch."""
         self._memory.inherit()
@@ -191,6 +204,7 @@ class Store:
             misses=self._tally.total(MISSES),
             refused=self._tally.total(REFUSED),
             errors=self._tally.total(ERRORS),
+            seconds=self._tally.total(MICROSECONDS) / 1e6,
         )
 
     def _trouble(self, what: str) -> None:
@@ -211,7 +225,8 @@ class Store:
         self.close()
 
 
-def _budget(memory: int | str) -> int:
+def memory_budget(memory: int | str) -> int:
+    """How many bytes of values a store may hold in memory, given what the user said."""
     if memory == "auto":
         left = available_memory()
         memory = _MEMORY_IF_UNKNOWN if left is None else left // _SHARE_OF_MEMORY

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rekindle.reuse.shared import Field, SharedMemory
 
-HITS, MISSES, REFUSED, ERRORS = range(4)
+HITS, MISSES, REFUSED, ERRORS, MICROSECONDS = range(5)
 _COLUMNS = 8  # of 8 bytes: a cache line
 _LINES = 1024
 

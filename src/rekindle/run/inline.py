@@ -18,7 +18,8 @@ from rekindle.counters import Counters
 from rekindle.global_random import STREAMS
 from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept, is_native, rows_of
+from rekindle.run.load import Failure, Wanted, generators_kept, rows_of
+from rekindle.run.reusing import sample_loader
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job
 
@@ -31,14 +32,16 @@ class Inline:
     ) -> None:
         self._job, self._seed = job, seed
         self._bad_samples, self._counters = bad_samples, counters
-        self._loader = SampleLoader(job.dataset, alone=generators_kept)
+        self._loader = sample_loader(job.dataset, job.reused, alone=generators_kept, draws=job.draws)
         dataset: Any = job.dataset
-        self._together = job.batched and bool(getattr(dataset, "__getitems__", None))
+        self._together = job.batched and job.together
         self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
-        self._tensors = dataset.tensors if rows and type(dataset) is TensorDataset else None
+        self._tensors = (
+            dataset.tensors if rows and type(dataset) is TensorDataset and not job.reused else None
+        )
         self._row_nbytes = sum(tensor[:1].nbytes for tensor in self._tensors or ())
-        self._native = layout.describe_native(dataset) if rows and is_native(dataset) else None
+        self._native = layout.describe_native(dataset) if rows and job.native else None
         self._orders: Orders = iter(())
         self.closed = False
 
@@ -63,7 +66,7 @@ class Inline:
             gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
             nbytes = len(order.indices) * self._row_nbytes
             return Made(order, order.ids, gathered, at_once=True, nbytes=nbytes)
-        if self._native is not None or not self._loader.quiet:
+        if self._native is not None or self._job.reused is not None or not self._loader.quiet:
             return None
         kept, marks = [stream.save() for stream in STREAMS], global_random.marks()
         try:

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
 
 
-class _MadeInVainError(Exception):
+class MadeInVainError(Exception):
     """A generator that was not seeded has moved: what was made with it has to be made again."""
 
 
@@ -84,6 +84,7 @@ class SampleLoader:
         self._native = is_native(dataset)
         self._streams = STREAMS if draws and not getattr(dataset, "draws_nothing", False) else ()
         self._settled = not self._streams
+        self._marks: dict[Stream, object] = {}  # where generators stood that are not known to move
 
     @property
     def quiet(self) -> bool:
@@ -109,6 +110,8 @@ class SampleLoader:
             if not (self._moving or careful or not self._settled):
                 try:
                     return together()
+                except MadeInVainError:
+                    raise
                 except Exception:  # Found again, with its row, in what follows.
                     pass
             return self._one_by_one(wanted, one, marks, stop_at_failure, careful)
@@ -151,13 +154,15 @@ class SampleLoader:
                 seed(row)
             try:
                 samples.append(one(row))
+            except MadeInVainError:
+                raise
             except Exception as error:
                 samples.append(Failure(error))
                 if stop_at_failure:
                     break
             # Most data sets that draw at all do so in their first sample: little is made in vain.
             if row == 0 and self._moved(marks):
-                raise _MadeInVainError
+                raise MadeInVainError
         return samples
 
     def _seeders(self, wanted: Wanted) -> list[Callable[[int], None]]:
@@ -193,10 +198,10 @@ class SampleLoader:
             try:
                 while True:
                     still = [stream for stream in self._streams if stream not in self._moving]
-                    marks = {stream: stream.mark() for stream in still}
+                    marks = self._marks = {stream: stream.mark() for stream in still}
                     try:
                         result = attempt(marks)
-                    except _MadeInVainError:
+                    except MadeInVainError:
                         continue
                     except Exception:
                         if self._moved(marks):

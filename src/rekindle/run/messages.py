@@ -114,7 +114,8 @@ class Done(NamedTuple):
 
     `objects` are the columns of strings of "rows"; `sizes` tell what lies where in the slot of a "batch",
     `packed` is the batch itself if it is too small to be worth a slot. `mismatch` says that the samples do
-    not fit the layout, `ended` that the worker's iterator is exhausted.
+    not fit the layout, `ended` that the worker's iterator is exhausted, `fresh` which samples
+    of a stream are no repeats.
     """
 
     ticket: int
@@ -126,6 +127,7 @@ class Done(NamedTuple):
     errors: tuple[SampleError, ...] = ()
     mismatch: bool = False
     ended: bool = False
+    fresh: list[bool] | None = None
     cancelled: bool = False
 
 

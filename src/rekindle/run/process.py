@@ -22,8 +22,8 @@ from torch.utils.data import _utils
 from rekindle.global_random import seed_like_torch
 from rekindle.memory_file import map_file
 from rekindle.run.line import Line
-from rekindle.run.load import SampleLoader
 from rekindle.run.messages import MapSlot, Ready, StartFailed
+from rekindle.run.reusing import sample_loader
 from rekindle.run.told import tell
 from rekindle.run.worker import Job, Worker
 
@@ -106,7 +106,7 @@ def run_worker(job: Job, number: int, connection: Connection, base_seed: int, ma
     def watch(row: int) -> None:
         words[number] = row
 
-    loader = SampleLoader(job.dataset, watch=watch)
+    loader = sample_loader(job.dataset, job.reused, watch=watch, draws=job.draws)
 
     def introduce(seed: int) -> None:
         _introduce(job, number, seed)

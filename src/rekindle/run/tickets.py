@@ -49,6 +49,7 @@ class Ticket:
     replaced: list[BadSample] = field(default_factory=list)
     ended: bool = False
     missing: int = 0  # rows at the end that a stream had no samples for
+    fresh: list[bool] | None = None  # which samples of a stream are no repeats, if it has repeats
 
     def unit(self, number: int, seed: int, worker_seed: int) -> Unit:
         """The message that has a part of this batch made."""
@@ -107,6 +108,7 @@ class Ticket:
             strings=[self.strings[row] for row in sorted(self.strings)],
             sizes=self.sizes or [],
             bad=sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices))),
+            fresh=self.fresh,
         )
 
     def keep_strings(self, part: Part, columns: list[list[Any]]) -> None:
@@ -135,6 +137,7 @@ class Filled:
     strings: list[tuple[Any, ...]]
     sizes: list[int]
     bad: list[int]
+    fresh: list[bool] | None = None
 
 
 class Made(NamedTuple):
@@ -150,3 +153,4 @@ class Made(NamedTuple):
     worker: int = 0
     at_once: bool = False
     nbytes: int | None = None  # of its tensors, where its maker knows without looking
+    fresh: list[bool] | None = None  # which samples of a stream are no repeats; None: as ordered
