@@ -118,6 +118,10 @@ class MemoryTier:
         fence()
         return bool(self._stamp[index] == stamp)
 
+    def would_take(self, index: int, generation: int) -> bool:
+        """Whether nothing newer is here."""
+        return may_replace(self._stamp[index], generation)
+
     def put(self, index: int, generation: int, record: Record) -> bool:
         """Keep the bytes, in place of an older generation; False if there is no room or a newer one."""
         with self._memory.lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from rekindle.available import available_memory
 from rekindle.errors import ArgumentError
-from rekindle.reuse import memory_tier, tally
+from rekindle.reuse import disk_directory, memory_tier, tally
 from rekindle.reuse.codecs import Jpeg, find_codec
+from rekindle.reuse.disk_tier import DiskTier
+from rekindle.reuse.lane import Lane
 from rekindle.reuse.memory_tier import MemoryTier
 from rekindle.reuse.shared import Field, SharedMemory
 from rekindle.reuse.tally import ERRORS, HITS, MICROSECONDS, MISSES, REFUSED, Tally
+from rekindle.reuse.values import Record
 
+_NOTHING = object()
 _SHARE_OF_MEMORY = 2  # "auto" takes one part of so many
 _MEMORY_IF_UNKNOWN = 1 << 30
 
@@ -57,11 +62,16 @@ class Peek:
 
 
 class Store:
-    """A cache of `size` samples in shared memory, shared by all workers of a loader.
+    """A cache of `size` samples, in shared memory first and then on disk, shared by all workers of a loader.
 
-    `memory` bounds the values' bytes ("auto": a half of what is available); the directory takes 33 bytes a
-    sample beyond. All workers, threads and processes, forked or spawned with the store among their arguments,
-    see the same entries.
+    `memory` bounds the values' bytes in memory ("auto": a half of what is available); the directory takes 33
+    bytes a sample beyond, and 32 more with a disk. All workers, threads and processes, forked or spawned with
+    the store among their arguments, see the same entries.
+
+    With `disk`, a folder, what finds no room in memory goes there, at most `disk_limit` bytes. A later store
+    with the same `fingerprint` (a text that names all that the values depend on: data, pipeline, seed, rank)
+    and codec starts with what this one left there; one with another fingerprint does not see it, and
+    removes it, oldest first, if all caches together take more than `disk_limit`.
     """
 
     def __init__(
@@ -69,6 +79,8 @@ class Store:
         size: int,
         *,
         memory: int | str = "auto",
+        disk: str | os.PathLike[str] | None = None,
+        disk_limit: int | None = None,
         codec: str | Jpeg = "raw",
         fingerprint: str = "",
     ) -> None:
@@ -76,69 +88,97 @@ class Store:
             raise ArgumentError(f"Store(size={size!r}): a number of samples is not negative.")
         self.size = size
         self.codec = find_codec(codec)
+        if disk_limit is not None and disk_limit < 0:
+            raise ArgumentError(f"disk_limit={disk_limit!r}: take a number of bytes, or None.")
+        self._owner = os.getpid()
+        heap = memory_budget(memory)
         fields: list[Field] = [*memory_tier.fields(size), *tally.fields(), ("unwanted", np.uint8, size)]
-        shared = SharedMemory(fields, memory_budget(memory))
-        self._open(shared)
+        self._lane = None
+        if disk is not None:
+            fields += disk_directory.fields(size)
+            self._lane = Lane(Path(disk), f"{self.codec.name} {size} {fingerprint}")
+            if disk_limit is not None:
+                self._lane.make_room(disk_limit)
+        self._attach(
+            SharedMemory(fields, heap), None if self._lane is None else self._lane.folder, disk_limit
+        )
+        if self._disk is not None:
+            self._disk.directory.load()
 
-    def _open(self, shared: SharedMemory) -> None:
-        self._shared = shared
+    def _attach(self, shared: SharedMemory, folder: Path | None, limit: int | None) -> None:
+        self._shared, self._folder, self._limit = shared, folder, limit
         self._memory = MemoryTier(shared)
         self._tally = Tally(shared)
+        self._warned = self._closed = False
+        self._disk = None if folder is None else DiskTier(shared, folder, limit, self._trouble)
         self._unwanted: NDArray[np.uint8] = shared.arrays["unwanted"]
-        self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"size": self.size, "codec": self.codec, "shared": self._shared}
+        names = ("size", "codec", "_shared", "_folder", "_limit", "_owner")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.size, self.codec = state["size"], state["codec"]
-        self._open(state["shared"])
+        self.size, self.codec, self._owner = state["size"], state["codec"], state["_owner"]
+        self._lane = None
+        self._attach(state["_shared"], state["_folder"], state["_limit"])
 
     def holds(self, ids: ArrayLike, generations: ArrayLike) -> NDArray[np.bool_]:
         """Which of the samples are here in these generations."""
-        return self._memory.holds(np.asarray(ids), generations)
+        ids = np.asarray(ids)
+        held = self._memory.holds(ids, generations)
+        return held if self._disk is None else held | self._disk.directory.holds(ids, generations)
 
     def get(self, index: int, generation: int) -> Any:
         """The value, in memory of its own, or None for a miss."""
         found = self._memory.find(index, generation)
-        if found is not None:
-            view, stamp = found
-            copy = view.copy() if self.codec.in_place else view
-            value = self._unpack(copy, index, stamp)
-            if value is not None:
-                return value[0]
-        self._tally.add(MISSES)
-        return None
+        if found is None:
+            return self._from_disk(index, generation)
+        view, stamp = found
+        value = self._unpack(view.copy() if self.codec.in_place else view, index, stamp)
+        return None if value is _NOTHING else value
 
     def peek(self, index: int, generation: int) -> Peek | None:
         """The value without a copy, for who only reads it: see `Peek`; None for a miss."""
         found = self._memory.find(index, generation)
-        if found is not None:
-            view, stamp = found
-            value = self._unpack(view, index, stamp)
-            if value is not None:
-                return Peek(value[0], self._memory, index, stamp)
-        self._tally.add(MISSES)
-        return None
+        if found is None:
+            value = self._from_disk(index, generation)
+            return None if value is None else Peek(value)
+        view, stamp = found
+        value = self._unpack(view, index, stamp)
+        return None if value is _NOTHING else Peek(value, self._memory, index, stamp)
 
-    def _unpack(self, memory: NDArray[np.uint8], index: int, stamp: int) -> tuple[Any] | None:
-        """The value of a record, in a tuple because it may be None itself; None if it changed meanwhile."""
+    def _unpack(self, memory: NDArray[np.uint8], index: int, stamp: int) -> Any:
+        """The value of a record in shared memory, or `_NOTHING` if it was overwritten meanwhile."""
         try:
             value = self.codec.unpack(memory)
         except Exception as error:
-            if self._memory.unchanged(index, stamp):  # Else it was overwritten while it was read.
+            if self._memory.unchanged(index, stamp):
                 self._trouble(f"an entry of the cache cannot be read ({error!r})")
-            return None
-        if not self._memory.unchanged(index, stamp):
-            return None
+            value = _NOTHING
+        if value is _NOTHING or not self._memory.unchanged(index, stamp):
+            self._tally.add(MISSES)
+            return _NOTHING
         self._tally.add(HITS)
-        return (value,)
+        return value
+
+    def _from_disk(self, index: int, generation: int) -> Any:
+        record = None if self._disk is None else self._disk.get(index, generation)
+        if record is not None:
+            try:
+                value = self.codec.unpack(record)
+            except Exception as error:
+                self._trouble(f"an entry of the cache in {self._folder} cannot be read ({error!r})")
+            else:
+                self._tally.add(HITS)
+                return value
+        self._tally.add(MISSES)
+        return None
 
     def put(self, index: int, generation: int, value: Any) -> bool:
         """Keep a value; False if it is not kept. UnknownTypeError if it is of a type that cannot be."""
-        if not self._wanted(index, generation):
-            return False
-        return self._put(index, generation, self.codec.pack(value))
+        if self.holds(index, generation):
+            return True
+        return self._wanted(index, generation) and self._put(index, generation, self.codec.pack(value))
 
     def keep(self, index: int, generation: int, value: Any) -> Any:
         """Put a value, and what a later `get` gives: the value itself, or what a lossy codec left of it."""
@@ -155,16 +195,28 @@ class Store:
         return self.codec.unpack(self.codec.pack(value).joined()) if self.codec.lossy else value
 
     def _wanted(self, index: int, generation: int) -> bool:
+        """Whether a value is worth packing; what is older makes room even if it is not."""
+        if self._closed:
+            return False
         if not self._unwanted[index]:
-            return True
+            return self._disk is None or self._disk.directory.would_take(index, generation)
         self._memory.drop(index, before=generation)
+        if self._disk is not None:
+            self._disk.directory.drop(index, before=generation)
         return False
 
-    def _put(self, index: int, generation: int, record: Any) -> bool:
-        if self._memory.put(index, generation, record):
-            return True
-        self._tally.add(REFUSED)
-        return False
+    def _put(self, index: int, generation: int, record: Record) -> bool:
+        """Into memory, or else on disk; the tier that does not get it forgets what is older."""
+        if self._disk is None:
+            kept = self._memory.put(index, generation, record)
+        elif self._memory.put(index, generation, record):
+            self._disk.directory.drop(index, before=generation)
+            kept = True
+        else:
+            kept = self._memory.would_take(index, generation) and self._disk.put(index, generation, record)
+        if not kept:
+            self._tally.add(REFUSED)
+        return kept
 
     def admit(self, mask: ArrayLike | None) -> None:
         """Which samples are worth keeping; None for all. For all workers, from now on."""
@@ -192,20 +244,27 @@ class Store:
     def rewind(self) -> None:
         """Let what is held give way to any generation: the training starts again at an earlier epoch."""
         self._memory.inherit()
+        if self._disk is not None:
+            self._disk.directory.inherit()
 
     @property
     def stats(self) -> StoreStats:
         """Counts of all workers together."""
         return StoreStats(
-            entries=self._memory.entries,
-            nbytes=self._memory.nbytes,
-            capacity=self._memory.capacity,
+            entries=self._memory.entries + (self._disk.directory.entries if self._disk else 0),
+            nbytes=self._memory.nbytes + (self._disk.directory.nbytes if self._disk else 0),
+            capacity=self._capacity(),
             hits=self._tally.total(HITS),
             misses=self._tally.total(MISSES),
             refused=self._tally.total(REFUSED),
             errors=self._tally.total(ERRORS),
             seconds=self._tally.total(MICROSECONDS) / 1e6,
         )
+
+    def _capacity(self) -> int | None:
+        if self._disk is None:
+            return self._memory.capacity
+        return None if self._limit is None else self._memory.capacity + self._limit
 
     def _trouble(self, what: str) -> None:
         """Count an error, and warn of the first one in this process."""
@@ -215,7 +274,14 @@ class Store:
             warnings.warn(f"{what}; what is lost is computed again.", RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
-        """Let go of the memory; other processes keep their hold on it."""
+        """Let go of memory and files; other processes keep their hold on them."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._disk is not None:
+            self._disk.close(snapshot=os.getpid() == self._owner)
+        if self._lane is not None:
+            self._lane.close()
         self._shared.close()
 
     def __enter__(self) -> Store:
