@@ -39,7 +39,9 @@ def test_limits():
     assert distinct(1, 50) == 1
 
 
-@pytest.mark.parametrize(("outcomes", "final", "factor"), [(196, 14, 3), (60, 6, 2), (1000, 2, 4), (40, 40, 3)])
+@pytest.mark.parametrize(
+    ("outcomes", "final", "factor"), [(196, 14, 3), (60, 6, 2), (1000, 2, 4), (40, 40, 3)]
+)
 def test_a_simulation_agrees(outcomes, final, factor):
     """Draws as the loader makes them: the first part once a generation, the last part every epoch."""
     epochs, samples = 60, 9000
@@ -68,7 +70,9 @@ def test_of_a_pipeline():
 
 @pytest.mark.parametrize("split", [-1, 9, "Blur", "RandAugment[2]", 1.5])
 def test_a_step_that_is_not_there(split):
-    with pytest.raises(ArgumentError, match=r"the steps are 0: RandAugment, 1: RandAugment\[1\], 2: ToTensor"):
+    with pytest.raises(
+        ArgumentError, match=r"the steps are 0: RandAugment, 1: RandAugment\[1\], 2: ToTensor"
+    ):
         rk.diversity([T.RandAugment(2), T.ToTensor()], split=split, factor=3, epochs=90)
 
 

@@ -68,7 +68,9 @@ def test_an_entry_of_the_first_epoch_is_used_until_its_turn_comes(size, factor, 
 
 
 @given(SIZES, FACTORS, SEEDS, BATCHES, st.booleans(), st.booleans())
-def test_any_two_full_batches_have_the_same_number_of_misses(size, factor, seed, batch_size, drop_last, by_cost):
+def test_any_two_full_batches_have_the_same_number_of_misses(
+    size, factor, seed, batch_size, drop_last, by_cost
+):
     costs = np.random.default_rng(0).random(size).astype(np.float32) if by_cost else None
     for plan in plans(size, factor, seed, batch_size, drop_last, costs=costs):
         full = size // batch_size
@@ -97,9 +99,7 @@ def test_costs_are_spread_far_more_evenly_than_by_chance():
     spread = {}
     for name, given_costs in (("cost", costs), ("misses", None)):
         plan = list(plans(20_000, 3, 1, 64, costs=given_costs, epochs=3))[2]
-        sums = [
-            costs[plan.ids[plan.rows(step)][plan.fresh[plan.rows(step)]]].sum() for step in range(312)
-        ]
+        sums = [costs[plan.ids[plan.rows(step)][plan.fresh[plan.rows(step)]]].sum() for step in range(312)]
         spread[name] = np.std(sums) / np.mean(sums)
     assert spread["cost"] < spread["misses"] / 3
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import IterableDataset
 
 from rekindle import keys
 from rekindle.choose import BatchOrder, EpochPlan, Refresh, plan_echo, plan_epoch
@@ -115,7 +116,8 @@ class Reuse:
 
     def reused(self) -> Reused | None:
         """The data set in two parts, and the cache; anew if the data set was changed."""
-        if self.asked is None and self._final_transform is None:
+        nothing_to_do = self.asked is None and self._final_transform is None
+        if nothing_to_do or isinstance(self.dataset, IterableDataset):
             return None
         looks_like = fingerprint(self.dataset)
         if self._reused is None or looks_like != self._looked_like:
@@ -179,6 +181,8 @@ class Reuse:
         wanted = np.zeros(size, dtype=bool)
         wanted[order[:fit]] = True
         store.admit(wanted)
+        if not capacity:  # That was the user's wish.
+            return
         warnings.warn(
             f"the cache has room for {fit:,} of {size:,} samples ({self.share:.0%}), {largest:,} bytes each: "
             "those that take the longest are kept. Give it more memory, a folder on disk, or a codec.",

@@ -107,9 +107,9 @@ def _with_steps(dataset: Any, steps: Sequence[Any]) -> Any:
     """A copy of a data set whose transform has only these steps."""
     if isinstance(dataset, Subset):
         return Subset(_with_steps(dataset.dataset, steps), dataset.indices)
-    transform = type(dataset.transform)(list(steps)) if steps else None
+    transform = type(dataset.transform)(list(steps)) if steps else _unchanged
     if hasattr(dataset, "with_transform"):
-        return dataset.with_transform(transform or _unchanged)
+        return dataset.with_transform(transform)
     partial = copy.copy(dataset)
     partial.transform = transform
     both = getattr(dataset, "transforms", None)  # where torchvision's data sets keep their two transforms
