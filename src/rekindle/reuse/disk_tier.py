@@ -152,7 +152,10 @@ class DiskTier:
             self.directory.delete_dead()
             if self.directory.total + need > near:
                 self._compact()
-        return self.directory.total + need <= self._limit
+        return self._fits(need)
+
+    def _fits(self, need: int) -> bool:
+        return self._limit is None or self.directory.total + need <= self._limit
 
     def _compact(self) -> None:
         """Move the live records out of the segment that has the least of them, and delete it."""
@@ -168,7 +171,7 @@ class DiskTier:
                 continue
             content = self._read(index, generation, found[0], found[1])
             place = None
-            if content is not None and self.directory.total + segments.room(len(content)) <= self._limit:
+            if content is not None and self._fits(segments.room(len(content))):
                 place = self._write(index, generation, Record([content], len(content)))
             self.directory.move(index, stamp, place)
         self.directory.leave(number)

@@ -9,6 +9,7 @@ axes in memory where they are dense, and are packed where they are not.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import sys
 from collections.abc import Callable
@@ -83,8 +84,32 @@ def decode(memory: NDArray[np.uint8], restore: Restore | None = None) -> Any:
 
 @lru_cache(maxsize=4096)
 def _parsed(header: bytes) -> list[Any]:
-    spec: list[Any] = json.loads(header)
+    """What a header says, with all that can be known worked out: values of a kind share their header."""
+    return _worked_out(json.loads(header))
+
+
+def _worked_out(spec: list[Any]) -> list[Any]:
+    kind, *rest = spec
+    if kind in ("array", "tensor"):
+        name, shape, order = rest
+        dtype: Any = _dtype(name) if kind == "array" else _torch_dtype(name)
+        placed = tuple(shape if order is None else [shape[axis] for axis in order])
+        back = None if order is None else [order.index(axis) for axis in range(len(order))]
+        return [kind, dtype, placed, math.prod(placed) * dtype.itemsize, back]
+    if kind in ("tuple", "list", "dict"):
+        return [kind, *([_worked_out(part) for part in parts] for parts in rest)]
+    if kind == "named":
+        return [*spec[:-1], [_worked_out(part) for part in rest[-1]]]
+    if kind in ("wrapped", "image"):
+        return [*spec[:-1], _worked_out(rest[-1])]
     return spec
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(name)
+    return dtype
 
 
 def _describe(value: Any, parts: list[NDArray[np.uint8]], shrink: Shrink | None) -> list[Any]:
@@ -263,7 +288,7 @@ class _Reader:
         self._memory, self._next, self._restore = memory, start, restore
 
     def value(self, spec: list[Any]) -> Any:
-        return getattr(self, f"_{spec[0]}")(*spec[1:])
+        return _KINDS[spec[0]](self, *spec[1:])
 
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         start, end = self._next, self._next + nbytes
@@ -306,27 +331,25 @@ class _Reader:
         dtype = _dtype(descr)
         return np.frombuffer(bytes.fromhex(text), dtype)[0] if dtype.itemsize else np.empty((), dtype)[()]
 
-    def _array(self, descr: str, shape: list[int], order: list[int] | None) -> NDArray[Any]:
-        dtype = _dtype(descr)
-        placed = shape if order is None else [shape[axis] for axis in order]
-        count = int(np.prod(placed, dtype=np.int64))
-        if count * dtype.itemsize == 0:
-            array: NDArray[Any] = np.empty(placed, dtype)
+    def _array(
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int, back: list[int] | None
+    ) -> NDArray[Any]:
+        if nbytes == 0:
+            array: NDArray[Any] = np.empty(shape, dtype)
         else:
-            array = self._take(count * dtype.itemsize).view(dtype).reshape(placed)
-        return array if order is None else array.transpose(np.argsort(order))
+            array = self._take(nbytes).view(dtype).reshape(shape)
+        return array if back is None else array.transpose(back)
 
-    def _tensor(self, name: str, shape: list[int], order: list[int] | None) -> torch.Tensor:
-        dtype: torch.dtype = getattr(torch, name)
-        placed = shape if order is None else [shape[axis] for axis in order]
-        count = int(np.prod(placed, dtype=np.int64))
-        if count == 0:
-            tensor = torch.empty(placed, dtype=dtype)
+    def _tensor(
+        self, dtype: torch.dtype, shape: tuple[int, ...], nbytes: int, back: list[int] | None
+    ) -> torch.Tensor:
+        if nbytes == 0:
+            tensor = torch.empty(shape, dtype=dtype)
         else:
-            flat = self._take(count * dtype.itemsize)
+            flat = self._take(nbytes)
             flat = flat if flat.flags.writeable else flat.copy()
-            tensor = torch.from_numpy(flat).view(dtype).view(placed)
-        return tensor if order is None else tensor.permute([int(axis) for axis in np.argsort(order)])
+            tensor = torch.from_numpy(flat).view(dtype).view(shape)
+        return tensor if back is None else tensor.permute(back)
 
     def _wrapped(self, name: str, spec: list[Any]) -> torch.Tensor:
         from torchvision import tv_tensors
@@ -364,3 +387,12 @@ class _Reader:
         if kind is None or list(getattr(kind, "_fields", ())) != fields or not issubclass(kind, tuple):
             raise ValueError(f"no named tuple {names}")
         return kind._make(self.value(spec) for spec in specs)
+
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    name: getattr(_Reader, f"_{name}")
+    for name in (
+        *("none", "bool", "int", "float", "complex", "str", "long_str", "bytes", "bytearray", "scalar"),
+        *("array", "tensor", "wrapped", "image", "picture", "tuple", "list", "dict", "named"),
+    )
+}
