@@ -1,4 +1,4 @@
-"""Echoes: each sample is read once an epoch and used several times; the length is known and the bytes exact."""
+"""Echoes: each sample is read once an epoch and used several times; lengths known, bytes exact."""
 
 import time
 from collections import Counter

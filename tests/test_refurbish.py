@@ -191,7 +191,7 @@ def test_any_data_set_with_a_final_transform(way: str) -> None:
     loader = load(Words(), final_transform=add_noise, reuse=rk.Refurbish(factor=3), **WAYS[way])
     early: dict[int, set[Any]] = {}
     late: dict[int, set[Any]] = {}
-    for epoch in range(6):
+    for _ in range(6):
         for batch in loader:
             for row, id_ in enumerate(batch["index"].tolist()):
                 assert batch["name"][row] == f"sample {id_}"

@@ -1,4 +1,4 @@
-"""What is planned to be reused: every sample as often as it should be, and every batch as dear as the next."""
+"""Plans of reuse: every sample as often as it should be, every batch as dear as the next."""
 
 import math
 from collections import Counter
