@@ -48,8 +48,9 @@ class StoreStats:
 class Peek:
     """An entry's value where it lies: arrays are views that are good until it is overwritten.
 
-    Chosen over reading into a buffer because it serves both: a kernel works straight from the cache, and who
-    wants a copy makes one. Read them, never write to them, then ask `still_there`: if not, what was read is worth nothing.
+    Read them, never write to them, then ask `still_there`: if not, what was read is worth nothing. Chosen
+    over reading into a buffer because it serves both: a kernel works straight from the cache, and who wants
+    a copy makes one.
     """
 
     __slots__ = ("_index", "_stamp", "_tier", "value")
