@@ -21,6 +21,7 @@ PROGRAMS = (
     "first_batch",
     "memory",
     "planning",
+    "store",
     "counters_cost",
 )
 

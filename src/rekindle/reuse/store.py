@@ -48,7 +48,9 @@ class StoreStats:
 class Peek:
     """An entry's value where it lies: arrays are views that are good until it is overwritten.
 
-    Read them, never write to them, then ask `still_there`: if not, what was read is worth nothing.
+    Read them, never write to them, then ask `still_there`: if not, what was read is worth nothing. Chosen
+    over reading into a buffer because it serves both: a kernel works straight from the cache, and who wants
+    a copy makes one.
     """
 
     __slots__ = ("_index", "_stamp", "_tier", "value")
@@ -200,9 +202,7 @@ class Store:
             return False
         if not self._unwanted[index]:
             return self._disk is None or self._disk.directory.would_take(index, generation)
-        self._memory.drop(index, before=generation)
-        if self._disk is not None:
-            self._disk.directory.drop(index, before=generation)
+        self.drop(np.array([index]), before=generation)
         return False
 
     def _put(self, index: int, generation: int, record: Record) -> bool:
@@ -236,6 +236,8 @@ class Store:
         """Forget generations before this one of samples that nobody will ask for any more."""
         for index in ids.tolist():
             self._memory.drop(index, before=before)
+            if self._disk is not None:
+                self._disk.directory.drop(index, before=before)
 
     def nbytes_of(self, value: Any) -> int:
         """How many bytes a value takes here."""
