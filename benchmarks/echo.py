@@ -64,7 +64,9 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     """One comparison for each factor."""
     found = []
     for factor in FACTORS:
-        took = alternate({"predicted": lambda: predicted(factor), "measured": lambda: measure_epoch(factor)}, rounds)  # noqa: B023
+        took = alternate(
+            {"predicted": lambda: predicted(factor), "measured": lambda: measure_epoch(factor)}, rounds
+        )  # noqa: B023
         title = f"e = {factor}, R = {UP / DOWN:g}: {BATCHES} batches read, {int(BATCHES * factor)} steps"
         found.append(compare(title, "s", took, {"measured": [Bar("≤", 1.15), Bar("≥", 0.85)]}))
     return found

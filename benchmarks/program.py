@@ -15,6 +15,9 @@ from typing import Any
 
 PROGRAMS = (
     "peers",
+    "reuse",
+    "layers",
+    "echo",
     "pil_pipeline",
     "small_arrays",
     "tensor_dataset",

@@ -44,7 +44,13 @@ def rekindle_loader(files: list[str], layers: int = 2, **settings: Any) -> Any:
 
     T = rk.transforms  # noqa: N806
     augment = [T.RandAugment(layers, 9)] if layers else []
-    steps = [T.RandomResizedCrop(SIZE), *augment, T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+    steps = [
+        T.RandomResizedCrop(SIZE),
+        *augment,
+        T.RandomHorizontalFlip(),
+        T.ToTensor(),
+        T.Normalize(MEAN, STD),
+    ]
     folder = os.path.commonpath([os.path.dirname(file) for file in files])
     labels = {os.path.relpath(file, folder): number for number, file in enumerate(files)}
     dataset = rk.open(folder, transform=steps, labels=labels)
@@ -192,11 +198,15 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
         ),
     ]
     balances = {"as they fall": None, "misses": "misses", "cost": "cost"}
-    spread = alternate({name: _in_process(measure_spread, how, files) for name, how in balances.items()}, rounds)
+    spread = alternate(
+        {name: _in_process(measure_spread, how, files) for name, how in balances.items()}, rounds
+    )
     found.append(
         compare(f"{title}; CPU time of a batch", "spread", spread, {"cost": [Bar("≤", 0.5)]}),
     )
-    waiting = alternate({name: _in_process(measure_waiting, how, files) for name, how in balances.items()}, rounds)
+    waiting = alternate(
+        {name: _in_process(measure_waiting, how, files) for name, how in balances.items()}, rounds
+    )
     found.append(
         compare(f"{title}; an accelerator that takes 1.1 times as long", "share of the epoch waited", waiting,
                 {"cost": [Bar("≤", 0.05, "of the epoch")]}),
