@@ -95,8 +95,12 @@ class RandomApply(_Several):
         outcomes = math.prod(step.diversity for step in self.transforms)
         self.diversity = 1 if self.p == 0 else outcomes if self.p == 1 else outcomes + 1
 
+    def happens(self, numbers: Numbers) -> Any:
+        """Whether the image is changed; for rows of numbers, an array that says it of each row."""
+        return numbers[..., 0] < self.p
+
     def apply(self, image: Any, numbers: Numbers) -> Any:
-        return self._apply_all(image, numbers[1:]) if numbers[0] < self.p else image
+        return self._apply_all(image, numbers[1:]) if self.happens(numbers) else image
 
 
 def _as_step(name: str, step: Any) -> Step:
