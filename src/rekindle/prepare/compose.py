@@ -74,8 +74,12 @@ class Compose(_Several):
         super().__init__(transforms)
         self.uniforms = sum(step.uniforms for step in self.transforms)
         self.diversity = math.prod(step.diversity for step in self.transforms)
+        self.size = self.size_after(None)
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         for step in self.transforms:
-            self.size = step.size or (self.size if step.keeps_size else None)
+            size = step.size_after(size)
+        return size
 
     @property
     def layers(self) -> tuple[Step, ...]:

@@ -1,7 +1,7 @@
 """Where a pipeline is cut between the workers and the device: `place=` made an index of a step.
 
-    bytes ──decode──▶ image ──steps[:cut]──▶ bytes of one size ──steps[cut:]──▶ tensors
-                      workers, one by one                       device, whole batches
+bytes ──decode──▶ image ──steps[:cut]──▶ bytes of one size ──steps[cut:]──▶ tensors
+                  workers, one by one                       device, whole batches
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rekindle.errors import ArgumentError
-from rekindle.prepare.batched.steps import has_batched_form, size_after
+from rekindle.prepare.batched.steps import has_batched_form
 from rekindle.prepare.step import Step
 from rekindle.prepare.tensors import Conversion
 
@@ -48,7 +48,7 @@ def _possible_cuts(steps: Sequence[Step], size: tuple[int, int] | None) -> list[
             cuts.append(number)
         if isinstance(step, Conversion):
             break
-        size = size_after(step, size)
+        size = step.size_after(size)
     return cuts
 
 

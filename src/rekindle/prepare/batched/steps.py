@@ -64,21 +64,6 @@ def has_batched_form(step: Step) -> bool:
     return type(step) in _BATCHED
 
 
-def size_after(step: Step, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Height and width after a step, if they are the same for all images; `size` are those before it."""
-    if step.size is not None:
-        return step.size
-    if isinstance(step, Compose):
-        for inner in step.transforms:
-            size = size_after(inner, size)
-        return size
-    if step.keeps_size:
-        return size
-    if size is not None and type(step) in (Resize, Pad):
-        return step.window(*size).size  # type: ignore[attr-defined, no-any-return]
-    return None
-
-
 def _window(step: Any, images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     windows = [step.window(*images.shape[2:], row) for row in numbers]
     return take_windows(images, windows, step.interpolation, step.fill, step.padding_mode)
