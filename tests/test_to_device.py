@@ -1,6 +1,5 @@
 """Batches on the device, one ahead: what is copied when, and that nobody can tell but by the clock."""
 
-import time
 from collections import OrderedDict
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -37,9 +36,11 @@ def load(dataset: Any, **settings: Any) -> Any:
     return rk.DataLoader(dataset, **{"batch_size": 4, "shuffle": True, "seed": 1, **settings})
 
 
-def wait_until_ready(loader: Any) -> None:
-    """Give the workers time to finish what they were sent: then there is a batch to be ahead with."""
-    time.sleep(0.1)
+def wait_until_ready(iterator: Any) -> None:
+    """Until the workers have finished what they were sent: then there is a batch to be ahead with."""
+    engine = iterator._runner
+    while getattr(engine, "_tickets", None):
+        engine._hear(0.1)
 
 
 # The loader.
@@ -49,9 +50,7 @@ def wait_until_ready(loader: Any) -> None:
 def test_the_same_batches_with_a_device_as_without(workers: int) -> None:
     ours, plain = load(Numbers(), device="cpu", num_workers=workers), load(Numbers())
     for _ in range(2):
-        got = []
-        for batch in ours:
-            got.append((batch, ours.batch.ids, ours.batch.step))
+        got = [(batch, ours.batch.ids, ours.batch.step) for batch in ours]
         expected = [(batch, plain.batch.ids, plain.batch.step) for batch in plain]
         assert same(got, expected)
 
@@ -69,7 +68,7 @@ def test_the_state_says_what_was_received_not_what_was_copied_ahead(workers: int
     loader = load(Numbers(), device="cpu", num_workers=workers)
     iterator = iter(loader)
     for step in range(taken):
-        wait_until_ready(loader)
+        wait_until_ready(iterator)
         next(iterator)
         assert loader.batch.step == step
     assert iterator._ahead.holds, "the next batch was not taken ahead, so this shows nothing"
@@ -96,7 +95,7 @@ def test_out_of_order_batches_are_resumed_exactly() -> None:
     iterator = iter(loader)
     first = []
     for _ in range(3):
-        wait_until_ready(loader)
+        wait_until_ready(iterator)
         first += next(iterator)["index"].tolist()
     saved = loader.state_dict()
     assert saved["step"] + len(saved["ahead"]) == 3
@@ -115,7 +114,7 @@ def test_a_users_sampler_is_resumed_exactly() -> None:
     loader = make()
     iterator = iter(loader)
     for _ in range(2):
-        wait_until_ready(loader)
+        wait_until_ready(iterator)
         next(iterator)
     saved = loader.state_dict()
     resumed = make()
@@ -132,7 +131,7 @@ def test_a_stream_is_resumed_exactly(workers: int) -> None:
     loader = make()
     iterator = iter(loader)
     for _ in range(3):
-        wait_until_ready(loader)
+        wait_until_ready(iterator)
         next(iterator)
     saved = loader.state_dict()
     assert sum(saved["stream"]["made"]) == 3
@@ -154,7 +153,7 @@ def test_an_exception_comes_when_its_batch_is_asked_for() -> None:
     loader = load(Flawed(), shuffle=False, device="cpu", num_workers=1)
     iterator = iter(loader)
     for _ in range(2):
-        wait_until_ready(loader)
+        wait_until_ready(iterator)
         next(iterator)
     assert iterator._ahead.holds
     with pytest.raises(OSError, match="no sample 8"):
@@ -167,7 +166,7 @@ def test_bad_samples_of_the_batch_ahead_are_not_in_the_state() -> None:
     iterator = iter(loader)
     known = []
     for _ in range(3):
-        wait_until_ready(loader)
+        wait_until_ready(iterator)
         next(iterator)
         known.append(loader.state_dict()["bad_ids"].tolist())
     assert known == [[], [], [8, 9]]
@@ -179,7 +178,7 @@ def test_a_pass_can_be_dropped_and_the_loader_closed_with_a_batch_ahead() -> Non
         next(iter(loader))
     iterator = iter(loader)
     next(iterator)
-    wait_until_ready(loader)
+    wait_until_ready(iterator)
     loader.close()
     assert list(iterator) == []
     assert len(list(loader)) == 6

@@ -410,12 +410,18 @@ def _adapted(transform: Any) -> Callable[[Any], Any]:
 
 
 class _Albumentations:
-    """An Albumentations transform, which takes and gives arrays by name."""
+    """An Albumentations transform, which takes and gives arrays by name.
+
+    Since version 1.4.19 its transforms draw from generators of their own, made when they are: these are
+    seeded from torch's, which the loader seeds for each sample.
+    """
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
 
     def __call__(self, image: NDArray[np.uint8]) -> Any:
+        if hasattr(self._transform, "set_random_seed"):
+            self._transform.set_random_seed(int(torch.randint(2**31, ())))
         return self._transform(image=image)["image"]
 
 
