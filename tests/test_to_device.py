@@ -189,6 +189,26 @@ def test_a_batch_that_is_kept_is_not_overwritten() -> None:
     assert same(kept, list(load(Numbers())))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "reuse",
+    [rk.Refurbish(factor=2), rk.Echo(factor=2), rk.Echo(factor=2, after="batch", shuffle=2)],
+    ids=repr,
+)
+def test_what_is_reused_arrives_on_the_device_too(reuse: Any, workers: int) -> None:
+    options = {"reuse": reuse, "final_transform": _doubled}
+    ours = load(Numbers(), device="cpu", num_workers=workers, **options)
+    plain = load(Numbers(), **options)
+    for _ in range(2):
+        got = [(batch, ours.batch.ids, ours.batch.fresh) for batch in ours]
+        assert same(got, [(batch, plain.batch.ids, plain.batch.fresh) for batch in plain])
+    assert ours.report().to_dict()["reuse"] is not None
+
+
+def _doubled(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "x": sample["x"] * 2}
+
+
 # One ahead.
 
 
