@@ -253,7 +253,7 @@ def test_a_loader_that_cannot_do_it_says_so(root: Path) -> None:
     with pytest.raises(rk.ArgumentError, match="batch_size=None"):
         rk.DataLoader(dataset, device="cpu", batch_size=None)
     with pytest.raises(rk.ArgumentError, match="reuse="):
-        rk.DataLoader(dataset, device="cpu", reuse=rk.Refurbish(factor=2))
+        rk.DataLoader(dataset, shuffle=True, device="cpu", reuse=rk.Refurbish(factor=2))
     with pytest.raises(rk.ArgumentError, match="torch does not know"):
         rk.DataLoader(dataset, device="gpu")
     with pytest.raises(rk.ArgumentError, match="batch_transform has"):
