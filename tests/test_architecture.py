@@ -24,6 +24,8 @@ WIRING = {
     "with_reuse",
     "images",
     "transforms",
+    "placement",
+    "arguments",
 }
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.

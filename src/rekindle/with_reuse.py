@@ -37,7 +37,8 @@ from rekindle.reuse.echo_stream import EchoStream
 from rekindle.reuse.layers import Layer, find_split, layers_of
 from rekindle.reuse.store import memory_budget
 from rekindle.run.changes import fingerprint
-from rekindle.run.load import generators_kept, is_native
+from rekindle.run.load import generators_kept
+from rekindle.run.native import is_native
 from rekindle.tune import ReuseReport, Views
 
 _FIXED_COST = 40_000  # what a sample costs beside its decoding, as bytes of a JPEG that take as long
