@@ -54,8 +54,8 @@ class Placement:
         return cls(target, suffix, steps_on_batches(batch_transform), reuses)
 
     def loaded_from(self, dataset: Any) -> Any:
-        """What workers load samples from. What is reused is cut by its own rules, and is left as it is."""
-        return dataset if self.reuses else for_workers(dataset, without_device_steps=True)
+        """What workers load samples from."""
+        return for_workers(dataset, without_device_steps=True)
 
     def to_device(self, seed: int, pin: Callable[[Any], Any] | None) -> ToDevice | None:
         """What takes batches there; None if nothing is to be done to them."""

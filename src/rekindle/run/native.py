@@ -67,6 +67,35 @@ class NativeSubset:
         """Write the image to `out`; returns the label."""
         return self._dataset.write(int(self._indices[index]), numbers, out)
 
+    # What reuse needs: the pipeline in two, and what it starts from.
+
+    @property
+    def transform(self) -> Any:
+        return self._dataset.transform
+
+    def cut(self, place: int) -> Any:
+        """The pipeline in two."""
+        return self._dataset.cut(place)
+
+    def raw(self, index: int) -> Any:
+        """What the pipeline starts from."""
+        return self._dataset.raw(int(self._indices[index]))
+
+    def label(self, index: int) -> int:
+        """The class number of a sample."""
+        label: int = self._dataset.label(int(self._indices[index]))
+        return label
+
+    def located(self, error: Exception, index: int) -> Exception:
+        """The error with the name of the file."""
+        located: Exception = self._dataset.located(error, int(self._indices[index]))
+        return located
+
+    def encoded_lengths(self) -> Any:
+        """The length of each file in bytes, where it is known."""
+        lengths = getattr(self._dataset, "encoded_lengths", lambda: None)()
+        return None if lengths is None else lengths[self._indices]
+
     def _write_many(self, indices: Sequence[int], numbers: NDArray[np.float64], out: NDArray[Any]) -> Any:
         """Write the images to the rows of `out`; returns the labels."""
         chosen = self._indices[np.asarray(indices, dtype=np.int64)]
