@@ -16,12 +16,16 @@ from typing import Any
 PROGRAMS = (
     "peers",
     "packed",
+    "reuse",
+    "layers",
+    "echo",
     "pil_pipeline",
     "small_arrays",
     "tensor_dataset",
     "first_batch",
     "memory",
     "planning",
+    "store",
     "counters_cost",
 )
 

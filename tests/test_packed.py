@@ -110,6 +110,20 @@ def test_raw_pixels_among_jpegs_are_the_same_image_without_decoding(tmp_path: Pa
         assert same(ours.sample(2, row)[0], theirs.sample(2, row)[0])
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_reuse_of_packed_samples_changes_no_byte(tmp_path: Path, folder: Path, ending: str) -> None:
+    path = pack(tmp_path / f"a.{ending}", jpegs(SAMPLES), CLASSES)
+
+    def epochs(source: Path, split: Any) -> list[Any]:
+        data = rk.open(source, transform=STEPS)
+        reuse = rk.Refurbish(factor=2, split=split)
+        loader = rk.DataLoader(data, batch_size=4, shuffle=True, num_workers=2, seed=1, reuse=reuse)
+        return [[part.clone() for part in batch] for _ in range(3) for batch in loader]
+
+    for split in (0, 1):
+        assert same(epochs(path, split), epochs(folder, split))
+
+
 def test_foreign_transforms_see_raw_pixels_as_pillow_images(tmp_path: Path) -> None:
     pixels = np.ascontiguousarray(photographs()[0][:20, :30])
     path = pack(tmp_path / "raw.tar", [pixels])

@@ -22,6 +22,7 @@ from rekindle.errors import (
 )
 from rekindle.images import ArrayImages, ImageDataset, open
 from rekindle.loader import DataLoader
+from rekindle.reuse import Diversity, Echo, Jpeg, Refurbish, diversity
 from rekindle.ship import BatchInfo
 from rekindle.tune import Report
 
@@ -38,14 +39,19 @@ __all__ = [
     "DataError",
     "DataLoader",
     "DecodeError",
+    "Diversity",
+    "Echo",
     "FormatError",
     "ImageDataset",
+    "Jpeg",
     "LoaderTimeout",
     "OutOfMemoryError",
+    "Refurbish",
     "RekindleError",
     "Report",
     "StateError",
     "WorkerError",
+    "diversity",
     "open",
     "transforms",
 ]

@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# An encoded image (bytes, or a view of them that costs no copy), or pixels that need no decoding.
-Stored = bytes | memoryview | NDArray[Any]
+# An encoded image: bytes, or a view of them that costs no copy.
+Encoded = bytes | memoryview
+# An encoded image, or pixels that need no decoding.
+Stored = Encoded | NDArray[Any]
 
 
 class Source(Protocol):
