@@ -15,6 +15,7 @@ from typing import Any
 
 PROGRAMS = (
     "peers",
+    "packed",
     "reuse",
     "layers",
     "echo",
@@ -59,6 +60,8 @@ def made_with() -> dict[str, Any]:
         "opencv-python-headless",
         "numba",
         "nvidia-dali-cuda120",
+        "h5py",
+        "webdataset",
     )
     return {
         "cpus": os.cpu_count(),

@@ -7,7 +7,8 @@ RekindleError
 ├── LoaderTimeout (RuntimeError)    no batch within the `timeout` that was asked for
 ├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
 ├── DataError (ValueError)          a folder or file of data that is not what it should be
-│   └── DecodeError                 an image that is broken, cut off or too large
+│   ├── DecodeError                 an image that is broken, cut off or too large
+│   └── FormatError                 a packed file that is damaged; names the file and the offset
 └── OutOfMemoryError (MemoryError)  the batches in flight do not fit into memory
 
 Each message says what failed, the value received, where, and what to do. Exceptions of the user's own
@@ -45,6 +46,10 @@ class DataError(RekindleError, ValueError):
 
 class DecodeError(DataError):
     """An image that is broken, cut off or too large; the message names its file and sample."""
+
+
+class FormatError(DataError):
+    """A packed file (HDF5, TFRecord, tar, LMDB) that is damaged; the message names file and offset."""
 
 
 class OutOfMemoryError(RekindleError, MemoryError):

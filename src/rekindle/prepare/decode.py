@@ -2,12 +2,14 @@
 
 What comes out is what Pillow's `convert("RGB")` gives: exactly, for all formats and at full size. JPEG goes
 through libjpeg-turbo itself (see `jpeg`), plain PNG and WebP through OpenCV, both without Python's lock;
-whatever is rarer goes through Pillow.
+whatever is rarer goes through Pillow. A binary PPM is pixels behind a short header: packed files hold some
+images so, because there is nothing left to decode.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import struct
 from typing import Literal, NamedTuple
 
@@ -15,6 +17,7 @@ import cv2
 import numpy as np
 
 from rekindle.errors import DecodeError
+from rekindle.fetch.source import Encoded
 from rekindle.prepare.jpeg import START, Frame, OddJpegError, decode_jpeg, read_frame
 from rekindle.prepare.step import Image
 
@@ -23,6 +26,9 @@ PIXEL_LIMIT = 89_478_485
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _RGB_OR_GREY = (2, 0)  # a PNG's colour types that OpenCV and Pillow agree on
+# As short as it can be, which is how packed files have it; Pillow knows the other ways to write it.
+_PPM = re.compile(rb"P6\n([1-9][0-9]{0,8}) ([1-9][0-9]{0,8})\n255\n")
+_MOST_PPM_HEADER = 32
 
 
 class Header(NamedTuple):
@@ -30,11 +36,12 @@ class Header(NamedTuple):
 
     height: int
     width: int
-    decoder: Literal["jpeg", "opencv", "pillow"]
+    decoder: Literal["jpeg", "opencv", "pillow", "ppm"]
     frame: Frame | None = None  # of a JPEG that libjpeg-turbo decodes
+    start: int = 0  # where the pixels of a PPM begin
 
 
-def read_header(data: bytes, pixel_limit: int = PIXEL_LIMIT) -> Header:
+def read_header(data: Encoded, pixel_limit: int = PIXEL_LIMIT) -> Header:
     """The size of an image, before anything of it is decoded; DecodeError if it is none or too large."""
     if not data:
         raise DecodeError("the file is empty")
@@ -47,7 +54,7 @@ def read_header(data: bytes, pixel_limit: int = PIXEL_LIMIT) -> Header:
     return header
 
 
-def _header(data: bytes) -> Header:
+def _header(data: Encoded) -> Header:
     if data[:2] == START:
         frame = read_frame(data)
         return _pillow_header(data) if frame is None else Header(frame.height, frame.width, "jpeg", frame)
@@ -55,13 +62,17 @@ def _header(data: bytes) -> Header:
         width, height, depth, colours = struct.unpack(">IIBB", data[16:26])
         if depth == 8 and colours in _RGB_OR_GREY and width and height and _is_plain_png(data):
             return Header(height, width, "opencv")
+    if data[:2] == b"P6":
+        ppm = _PPM.match(data[:_MOST_PPM_HEADER])
+        if ppm is not None and len(data) >= ppm.end() + int(ppm[1]) * int(ppm[2]) * 3:
+            return Header(int(ppm[2]), int(ppm[1]), "ppm", start=ppm.end())
     if data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8 ":  # Lossy, and neither alpha nor frames.
         header = _pillow_header(data)
         return Header(header.height, header.width, "opencv")
     return _pillow_header(data)
 
 
-def _is_plain_png(data: bytes) -> bool:
+def _is_plain_png(data: Encoded) -> bool:
     """Whether all chunks up to the last are there, and none makes colours anything but what they are."""
     place = 8
     while place + 12 <= len(data):
@@ -74,7 +85,7 @@ def _is_plain_png(data: bytes) -> bool:
     return False
 
 
-def _pillow_header(data: bytes) -> Header:
+def _pillow_header(data: Encoded) -> Header:
     from PIL import Image as pillow  # noqa: N813
 
     try:
@@ -84,13 +95,13 @@ def _pillow_header(data: bytes) -> Header:
         raise DecodeError(f"not an image that can be read: {_told(error)}") from error
 
 
-def decode(data: bytes, *, pixel_limit: int = PIXEL_LIMIT) -> Image:
+def decode(data: Encoded, *, pixel_limit: int = PIXEL_LIMIT) -> Image:
     """The image as RGB bytes, height × width × 3, in memory of its own; DecodeError if it is broken."""
     return decode_with(read_header(data, pixel_limit), data)
 
 
 def decode_with(
-    header: Header, data: bytes, shrink: int = 1, rows: int | None = None, *, scratch: bool = False
+    header: Header, data: Encoded, shrink: int = 1, rows: int | None = None, *, scratch: bool = False
 ) -> Image:
     """The image whose header was read before; a JPEG only as large and as far down as is needed.
 
@@ -104,12 +115,21 @@ def decode_with(
                 return _decode_pillow(data)
         if header.decoder == "opencv":
             return _decode_opencv(header, data)
+        if header.decoder == "ppm":
+            return pixels_of(header, data).copy()
         return _decode_pillow(data)
     except MemoryError as error:
         raise DecodeError(f"no memory for {header.width} × {header.height} pixels") from error
 
 
-def _decode_opencv(header: Header, data: bytes) -> Image:
+def pixels_of(header: Header, data: Encoded) -> Image:
+    """The pixels of a PPM as they lie in `data`: not a copy, and not to be written to."""
+    count = header.height * header.width * 3
+    pixels: Image = np.frombuffer(data, dtype=np.uint8, count=count, offset=header.start)
+    return pixels.reshape(header.height, header.width, 3)
+
+
+def _decode_opencv(header: Header, data: Encoded) -> Image:
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
@@ -120,7 +140,7 @@ def _decode_opencv(header: Header, data: bytes) -> Image:
     return image  # type: ignore[return-value]
 
 
-def _decode_pillow(data: bytes) -> Image:
+def _decode_pillow(data: Encoded) -> Image:
     from PIL import Image as pillow  # noqa: N813
 
     try:

@@ -18,6 +18,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from rekindle.errors import DecodeError
+from rekindle.fetch.source import Encoded
 from rekindle.prepare.step import Image
 
 START = b"\xff\xd8"
@@ -53,7 +54,7 @@ class Frame(NamedTuple):
     rows_at: int  # where the header says how many rows there are; 0 if all of them have to be decoded
 
 
-def read_frame(data: bytes) -> Frame | None:
+def read_frame(data: Encoded) -> Frame | None:
     """The size of a JPEG in colours or grey; None if it is broken or of another kind."""
     # Data that ends in the mark of the end was not cut off, so rows that are not looked at are there.
     height, width, rows_at, stoppable = 0, 0, 0, data[-2:] == _END
@@ -74,7 +75,7 @@ def read_frame(data: bytes) -> Frame | None:
 
 
 def decode_jpeg(
-    frame: Frame, data: bytes, shrink: int = 1, rows: int | None = None, *, scratch: bool = False
+    frame: Frame, data: Encoded, shrink: int = 1, rows: int | None = None, *, scratch: bool = False
 ) -> Image:
     """The image at 1/`shrink` of its size; at least its first `rows` rows (of the whole size).
 

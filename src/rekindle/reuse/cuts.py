@@ -36,15 +36,12 @@ class NativeCut:
         self._encoded = place == BEFORE_DECODING
         self._first, self._rest = dataset.cut(max(place, 0))
         self.early: int = self._first.uniforms
-        self._in_memory = not isinstance(dataset.raw(0), bytes | memoryview) if len(dataset) else False
 
     def partial(self, index: int, numbers: NDArray[np.float64]) -> Any:
         """What is kept of a sample, in memory of its own."""
         raw = self._dataset.raw(index)
         if self._encoded:
-            return raw
-        if self._in_memory:
-            return self._first.make_image(raw, numbers)
+            return raw.copy() if isinstance(raw, np.ndarray) else bytes(raw)
         try:
             return self._first.make(raw, numbers)
         except DecodeError as error:

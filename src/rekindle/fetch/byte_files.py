@@ -1,0 +1,121 @@
+"""Bytes of a file by offset and length: the one way in which packed data is read.
+
+Local files are mapped into memory: a read is a view that costs neither a copy nor a lock. Every offset is
+checked against the size, and the size against the file as it is now, because touching a page behind the end
+of a file ends the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rekindle.errors import DataError, FormatError
+
+
+class ByteFile(Protocol):
+    """A file (or object behind a URL) to read ranges of; safe in threads and after a fork, picklable."""
+
+    @property
+    def name(self) -> str:
+        """Its path or URL."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+
+    @property
+    def version(self) -> str:
+        """A text that changes when the content does: size and time of change, or what a server says."""
+
+    def read(self, offset: int, length: int) -> bytes | memoryview:
+        """These bytes, all of them; FormatError if they do not lie within the file."""
+
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Start to fetch these (offset, length), which will be read soon; returns at once."""
+
+
+class LocalFile:
+    """A file on disk, mapped into memory when it is first read."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        try:
+            state = os.stat(self.name)
+        except OSError as error:
+            raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
+        self.size, self._changed = state.st_size, state.st_mtime_ns
+        self._map: mmap.mmap | None = None
+        self._view = memoryview(b"")
+
+    @property
+    def version(self) -> str:
+        """Size and time of the last change."""
+        return f"{self.size} bytes, {self._changed} ns"
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """A view of these bytes; FormatError if they do not lie within the file."""
+        end = offset + length
+        if offset < 0 or length < 0 or end > self.size:
+            raise FormatError(
+                f"{self.name!r} at byte {offset}: {length} bytes are said to be here, but the file has "
+                f"{self.size}. It is damaged or cut off."
+            )
+        if not length:
+            return self._view[:0]
+        mapped = self._map or self._opened()
+        if mapped.size() < end:  # As it is now: the system is asked.
+            raise FormatError(
+                f"{self.name!r} at byte {offset}: the file has become shorter since it was opened."
+            )
+        return self._view[offset:end]
+
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Tell the system to read these ranges ahead."""
+        for offset, length in ranges:
+            if offset >= 0 and length > 0 and offset + length <= self.size:
+                mapped = self._map or self._opened()
+                start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+                mapped.madvise(mmap.MADV_WILLNEED, start, offset + length - start)
+
+    def _opened(self) -> mmap.mmap:
+        try:
+            file = _descriptor(self.name)
+            try:
+                if os.fstat(file).st_size < self.size:
+                    raise FormatError(f"{self.name!r} at byte {self.size}: the file has become shorter.")
+                mapped = mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
+        # Two threads may both get here: each result is whole, and the last one stays.
+        self._view = memoryview(mapped)
+        self._map = mapped
+        return mapped
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "_changed": self._changed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._map, self._view = None, memoryview(b"")
+
+    def __repr__(self) -> str:
+        return f"LocalFile({self.name!r}, {self.size:,} bytes)"
+
+
+def _descriptor(name: str) -> int:
+    """The file, opened; many shards may take more descriptors than a process has at first."""
+    try:
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if error.errno != errno.EMFILE:
+            raise
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
