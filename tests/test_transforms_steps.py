@@ -159,7 +159,7 @@ def test_diversity_follows_the_documented_convention() -> None:
 def test_compose_knows_the_size_that_comes_out() -> None:
     crop, flip = rk.RandomCrop(32), rk.RandomHorizontalFlip()
     assert rk.Compose([crop, flip, rk.ToTensor()]).size == (32, 32)
-    assert rk.Compose([crop, rk.Pad(1)]).size is None
+    assert rk.Compose([crop, rk.Pad(1)]).size == (34, 34)
     assert rk.Compose([flip]).size is None
     assert rk.Compose([flip]).keeps_size
     assert rk.Compose([crop, rk.Lambda(lambda x: x)]).size is None
