@@ -17,9 +17,11 @@ from rekindle.errors import (
     LoaderTimeout,
     OutOfMemoryError,
     RekindleError,
+    RemoteError,
     StateError,
     WorkerError,
 )
+from rekindle.fetch import RemoteOptions
 from rekindle.images import ArrayImages, ImageDataset, open
 from rekindle.loader import DataLoader
 from rekindle.ship import BatchInfo
@@ -43,6 +45,8 @@ __all__ = [
     "LoaderTimeout",
     "OutOfMemoryError",
     "RekindleError",
+    "RemoteError",
+    "RemoteOptions",
     "Report",
     "StateError",
     "WorkerError",

@@ -26,6 +26,8 @@ from torch.utils.data import Dataset
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.fetch.folder import IMAGE_EXTENSIONS, Folder
 from rekindle.fetch.labels import Labels
+from rekindle.fetch.remote_folder import RemoteFolder
+from rekindle.fetch.remote_store import RemoteOptions, is_url
 
 if TYPE_CHECKING:
     from rekindle.prepare.pipeline import Pipeline
@@ -43,6 +45,7 @@ def open(
     dtype: torch.dtype | None = None,
     channels_last: bool = False,
     pixel_limit: int | None = None,
+    remote: RemoteOptions | None = None,
 ) -> ImageDataset:
     """A data set over a folder of images: `ds[i]` is (image, label).
 
@@ -57,9 +60,14 @@ def open(
         dtype: `torch.uint8` leaves the conversion to floats and the normalisation to the device.
         channels_last: Whether channels lie last in memory (`torch.channels_last`).
         pixel_limit: Images with more pixels are refused; by default those of which Pillow warns.
+        remote: How objects behind a URL are read: credentials, cache, deadline.
 
     """
-    source = Folder(path, labels, extensions=extensions)
+    source: Any
+    if is_url(path):
+        source = RemoteFolder(str(path), labels, extensions=extensions, options=remote)
+    else:
+        source = Folder(path, labels, extensions=extensions)
     return ImageDataset(
         source, transform, decode, dtype=dtype, channels_last=channels_last, pixel_limit=pixel_limit
     )
@@ -147,6 +155,12 @@ class ImageDataset(_Native):
     def targets(self) -> list[int]:
         """The class number of each sample."""
         return self.source.targets
+
+    def will_need(self, indices: Sequence[int]) -> None:
+        """Let the source start to fetch samples that will be asked for soon, if it can."""
+        prefetch = getattr(self.source, "prefetch", None)
+        if prefetch is not None:
+            prefetch([self._check(index) for index in indices])
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         index = self._check(index)

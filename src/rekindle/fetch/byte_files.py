@@ -77,7 +77,7 @@ class LocalFile:
         if self._map is None and self.size:
             self._open()
         for offset, length in ranges:
-            if 0 <= offset and 0 < length and offset + length <= self.size:
+            if offset >= 0 and length > 0 and offset + length <= self.size:
                 os.posix_fadvise(self._file, offset, length, os.POSIX_FADV_WILLNEED)
 
     def _open(self) -> None:
