@@ -39,7 +39,8 @@ class S3Server:
     def start(self) -> None:
         command = [
             _rclone(), "serve", "s3", "--config", "/dev/null", "--addr", f"127.0.0.1:{self.port}",
-            "--auth-key", f"{KEY},{SECRET}", "--dir-cache-time", "0s", "--poll-interval", "0s", str(self.directory),
+            "--auth-key", f"{KEY},{SECRET}", "--dir-cache-time", "0s", "--poll-interval", "0s",
+            str(self.directory),
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(400):
@@ -68,7 +69,10 @@ Fault = Callable[[Request], str]
 
 
 class FaultyProxy:
-    """Hands requests on, unless `fault(request)` says "500", "reset", "truncate" or "slow" (seconds: `slowness`)."""
+    """Hands requests on, unless `fault(request)` says "500", "reset", "truncate" or "slow".
+
+    `slowness` is how many seconds "slow" takes.
+    """
 
     def __init__(self, upstream: int) -> None:
         self.upstream = upstream
@@ -77,8 +81,7 @@ class FaultyProxy:
         self.requests: list[Request] = []
         self.faults: list[str] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -163,6 +166,13 @@ class FaultyProxy:
         return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Clients that give up are what this is for."""
+
+
 _OWN_HEADERS = ("content-length", "connection", "transfer-encoding")
 
 
@@ -177,3 +187,12 @@ def s3_behind_proxy(directory: Path) -> Iterator[tuple[S3Server, FaultyProxy]]:
     finally:
         proxy.close()
         server.stop()
+
+
+def storage_options(proxy: FaultyProxy) -> dict[str, Any]:
+    """What s3fs takes to reach the server through the proxy."""
+    return {
+        "key": KEY,
+        "secret": SECRET,
+        "client_kwargs": {"endpoint_url": proxy.url, "region_name": "us-east-1"},
+    }

@@ -77,7 +77,7 @@ def persist(action: Callable[[float], Result], what: str, patience: Patience) ->
 
 def is_final(error: BaseException) -> bool:
     """Whether trying again cannot help: nothing there, no right to it, changed, or not how it is asked."""
-    if isinstance(error, RemoteError | _FINAL_ERRORS) or type(error).__name__ in _FINAL_NAMES:
+    if isinstance(error, (RemoteError, *_FINAL_ERRORS)) or type(error).__name__ in _FINAL_NAMES:
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY_STATUS

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rekindle.errors import ArgumentError, RemoteError
-from rekindle.fetch.patience import Patience, is_final, persist
+from rekindle.fetch.patience import Patience, persist
 
 # What file systems call the things that change when an object does.
 _VERSION_FIELDS = (
     "ETag", "etag", "generation", "md5Hash", "crc32c", "content_md5", "Content-MD5", "VersionId",
     "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created",
 )  # fmt: skip
+_CHANGED = "the object has changed since it was opened; open it again"
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 
 
@@ -193,8 +194,8 @@ class RemoteStore:
             try:
                 data = self._range(wanted, offset, length, seconds)
             except Exception as error:
-                if _has_changed(error):
-                    raise RemoteError("the object has changed since it was opened; open it again") from error
+                if _is_refused(error):
+                    raise RemoteError(_CHANGED) from error
                 raise
             if len(data) == wanted.size != length:  # A server that knows no ranges sends the whole.
                 data = data[offset : offset + length]
@@ -246,6 +247,8 @@ def _run_s3(system: Any, wanted: RemoteObject, offset: int, end: int, seconds: f
             **which,
         )
         try:
+            if answer.get("ETag") != wanted.etag:  # Not every server looks at what must match.
+                raise RemoteError(_CHANGED)
             data: bytes = await answer["Body"].read()
             return data
         finally:
@@ -255,11 +258,9 @@ def _run_s3(system: Any, wanted: RemoteObject, offset: int, end: int, seconds: f
     return read
 
 
-def _has_changed(error: BaseException) -> bool:
-    """Whether a server refused because of the version that was asked for."""
-    if getattr(error, "status", None) == 412 or "PreconditionFailed" in str(error):
-        return True
-    return "412" in str(error) and not is_final(error) and "recondition" in str(error)
+def _is_refused(error: BaseException) -> bool:
+    """Whether a server has another version than the one that was asked for."""
+    return getattr(error, "status", None) == 412 or "precondition" in str(error).lower()
 
 
 def cache_below(options: RemoteOptions, kind: str) -> Path:
