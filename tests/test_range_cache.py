@@ -178,7 +178,7 @@ def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_not() -> None
         seen.append(0)
         raise PermissionError("not yours")
 
-    with pytest.raises(RemoteError, match="reading: 1 attempt .*not yours"):
+    with pytest.raises(RemoteError, match=r"reading: 1 attempt .*not yours"):
         persist(never, "reading", Patience())
     assert len(seen) == 3
 
