@@ -54,7 +54,7 @@ class DecodeError(DataError):
 
 
 class FormatError(DataError):
-    """A packed file (HDF5, TFRecord, tar, LMDB) that is damaged; the message names the file and the offset."""
+    """A packed file (HDF5, TFRecord, tar, LMDB) that is damaged; the message names file and offset."""
 
 
 class OutOfMemoryError(RekindleError, MemoryError):

@@ -1,4 +1,4 @@
-"""Data sets of images: `open` makes one from a folder, `ArrayImages` from an array in memory.
+"""Data sets of images: `open` makes one from a folder or packed files, `ArrayImages` from an array in memory.
 
 Both are ordinary map-style data sets. With steps of `rekindle.transforms` they are also *native*: the loader
 draws the random numbers for many samples at once, and each sample is written straight into the batch. A
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from rekindle.errors import ArgumentError, DecodeError
-from rekindle.fetch.folder import IMAGE_EXTENSIONS, Folder
+from rekindle.fetch.folder import IMAGE_EXTENSIONS
 from rekindle.fetch.labels import Labels
-from rekindle.fetch.remote_folder import RemoteFolder
-from rekindle.fetch.remote_store import RemoteOptions, is_url
+from rekindle.fetch.opening import open_source
+from rekindle.fetch.remote_store import RemoteOptions
+from rekindle.fetch.source import Source
 
 if TYPE_CHECKING:
     from rekindle.prepare.pipeline import Pipeline
@@ -45,29 +46,39 @@ def open(
     dtype: torch.dtype | None = None,
     channels_last: bool = False,
     pixel_limit: int | None = None,
+    format: str | None = None,
+    images: str | None = None,
+    features: Mapping[str, str] | None = None,
+    verify: bool | None = None,
     remote: RemoteOptions | None = None,
 ) -> ImageDataset:
-    """A data set over a folder of images: `ds[i]` is (image, label).
+    """A data set over a folder of images or packed files: `ds[i]` is (image, label).
 
     Args:
         path: A folder of class folders, as torchvision's `ImageFolder` takes, or one of images with labels.
+            Or an HDF5, TFRecord, tar (WebDataset) or LMDB file, or many of one format:
+            `"train-*.tfrecord"`, `"shards/{000..127}.tar"`. All of it may be behind a URL: `"s3://…"`.
         transform: Steps of `rekindle.transforms`, in a list or a Compose: these run natively. Or any
             callable on a Pillow image (torchvision's transforms), or an Albumentations transform. None
             gives RGB arrays.
-        decode: False gives the bytes of the files instead of images.
-        labels: A CSV or JSON file, or a mapping, of file names and labels, in place of class folders.
+        decode: False gives the bytes of the files instead of images (of packed pixels, the array).
+        labels: A CSV or JSON file, or a mapping, of file names (of packed files, keys) and labels, in place
+            of class folders. Or the name of the data set of labels in an HDF5 file, or the ending of members
+            that are labels in a tar. Samples without a label have -1.
         extensions: What the names of images end in.
         dtype: `torch.uint8` leaves the conversion to floats and the normalisation to the device.
         channels_last: Whether channels lie last in memory (`torch.channels_last`).
         pixel_limit: Images with more pixels are refused; by default those of which Pillow warns.
+        format: `"hdf5"`, `"tfrecord"`, `"tar"` or `"lmdb"`, where the first bytes of the files do not tell.
+        images: The data set (or the group of data sets) of images in an HDF5 file, the ending of members
+            that are images in a tar, or the database within an LMDB file.
+        features: The features of a TFRecord's examples: `{"image": …, "label": …}`; ImageNet's by default.
+        verify: False leaves out the checksums of TFRecord files, which are looked at when they are indexed.
         remote: How objects behind a URL are read: credentials, cache, deadline.
 
     """
-    source: Any
-    if is_url(path):
-        source = RemoteFolder(str(path), labels, extensions=extensions, options=remote)
-    else:
-        source = Folder(path, labels, extensions=extensions)
+    options = {"format": format, "images": images, "features": features, "verify": verify}
+    source = open_source(path, labels, extensions=extensions, options=options, remote=remote)
     return ImageDataset(
         source, transform, decode, dtype=dtype, channels_last=channels_last, pixel_limit=pixel_limit
     )
@@ -109,14 +120,14 @@ class _Native(Dataset[tuple[Any, int]]):
 
 
 class ImageDataset(_Native):
-    """Images of a source such as a folder, decoded and transformed; `open` makes one.
+    """Images of a source such as a folder or packed files, decoded and transformed; `open` makes one.
 
     `classes`, `class_to_idx`, `samples` and `targets` are as torchvision's `ImageFolder` has them.
     """
 
     def __init__(
         self,
-        source: Folder,
+        source: Source,
         transform: Any = None,
         decode: bool = True,
         *,
@@ -125,7 +136,6 @@ class ImageDataset(_Native):
         pixel_limit: int | None = None,
     ) -> None:
         self.source, self.transform, self.decode = source, transform, decode
-        self.classes, self.class_to_idx = source.classes, source.class_to_idx
         self._foreign: Callable[[Any], Any] | None = None
         self._pixel_limit = pixel_limit
         if not decode:
@@ -143,6 +153,16 @@ class ImageDataset(_Native):
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def classes(self) -> list[str]:
+        """The name of each class, by its number."""
+        return self.source.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, by its name."""
+        return self.source.class_to_idx
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -168,11 +188,14 @@ class ImageDataset(_Native):
             return self.sample(index, self._drawn())
         data, label = self.source.read(index), self.source.target(index)
         if self._foreign is None:
-            return data, label
+            return (bytes(data) if isinstance(data, memoryview) else data), label
         from rekindle.prepare.decode import PIXEL_LIMIT, decode
 
         try:
-            image = decode(data, pixel_limit=self._pixel_limit or PIXEL_LIMIT)
+            if isinstance(data, np.ndarray):
+                image = data.copy()  # It may lie in a file.
+            else:
+                image = decode(data, pixel_limit=self._pixel_limit or PIXEL_LIMIT)
         except DecodeError as error:
             raise self._located(error, index) from error
         return self._foreign(image), label

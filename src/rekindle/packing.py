@@ -1,8 +1,8 @@
 """`rekindle pack`: the samples of any source, made smaller or partly decoded if asked for, as packed files.
 
-All work happens in a hidden folder beside the target, and what is finished there is kept: a second run goes on
-where a killed one was. Files get their names only when all of them are whole. The same source and options give
-the same bytes, however often a run was interrupted.
+All work happens in a hidden folder beside the target, and what is finished there is kept: a second run goes
+on where a killed one was. Files get their names only when all of them are whole. The same source and options
+give the same bytes, however often a run was interrupted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 from rekindle import recipes, spool
 from rekindle.errors import ArgumentError, DataError
+from rekindle.fetch.remote_store import is_url
 from rekindle.fetch.source import Source
 from rekindle.fetch.writers import WRITTEN_ENDINGS, Writer, writer_for
 from rekindle.recipes import Recipe
@@ -124,9 +125,8 @@ class _Run:
         self._source, self._target, self._recipe, self._work = source, target, recipe, work
         self._skip_broken, self._workers, self._told = skip_broken, workers, told
         self._keys = sample_keys(source)
-        # A plain copy of local files costs as much to keep as to make again.
-        is_local = not hasattr(source, "prefetch") or recipe.is_plain is False
-        self._spooled = not recipe.is_plain or not is_local
+        # A plain copy of what is on this machine costs as much to keep as to make again.
+        self._spooled = not recipe.is_plain or is_url(os.fspath(source.root))
 
     def shard(self, name: Path, start: int, stop: int) -> dict[str, Any]:
         """Write the samples from `start` to `stop` to a file in the working folder, unless it is there."""

@@ -1,14 +1,16 @@
 """What becomes of an image when it is packed: kept as it is, made smaller, or stored as pixels.
 
-Smaller images with a share of them decoded is the layout with which FFCV (Leclerc et al., CVPR'23) trades disk
-for work: `Recipe(resize=400, raw_share=0.5)`.
+Smaller images with a share of them decoded is the layout with which FFCV (Leclerc et al., CVPR'23) trades
+disk for work: `Recipe(resize=400, raw_share=0.5)`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle import keys
 from rekindle.errors import ArgumentError, DataError
@@ -58,20 +60,19 @@ def is_raw(index: int, recipe: Recipe) -> bool:
 
 def prepare(stored: Stored, index: int, recipe: Recipe) -> bytes:
     """A sample as it is to be stored; DecodeError if it cannot be read and has to be."""
+    if recipe.is_plain:
+        return as_ppm(_rgb(stored)) if isinstance(stored, np.ndarray) else bytes(stored)
     raw = is_raw(index, recipe)
     if isinstance(stored, np.ndarray):
         pixels = _rgb(stored)
-        if recipe.is_plain:
+        if not raw and _stays(recipe, *pixels.shape[:2]):
             return as_ppm(pixels)
-    elif recipe.is_plain:
-        return bytes(stored)
     else:
         from rekindle.prepare.decode import decode_with, read_header
 
         data = bytes(stored)
         header = read_header(data)
-        is_small = recipe.resize is None or max(header.height, header.width) <= recipe.resize
-        if is_small and recipe.quality is None and not raw:
+        if not raw and _stays(recipe, header.height, header.width):
             return data
         pixels = decode_with(header, data)
     if recipe.resize is not None:
@@ -79,9 +80,12 @@ def prepare(stored: Stored, index: int, recipe: Recipe) -> bytes:
     return as_ppm(pixels) if raw else _as_jpeg(pixels, recipe.quality or _QUALITY)
 
 
-def _rgb(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> np.ndarray[
-    tuple[int, ...], np.dtype[np.uint8]
-]:
+def _stays(recipe: Recipe, height: int, width: int) -> bool:
+    """Whether an image of this size is stored as it is."""
+    return recipe.quality is None and (recipe.resize is None or max(height, width) <= recipe.resize)
+
+
+def _rgb(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     """Pixels as height × width × 3 bytes; grey ones become RGB."""
     if pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 1)):
         return np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
@@ -90,9 +94,7 @@ def _rgb(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> np.ndarray[
     raise DataError(f"an array of {pixels.dtype} {pixels.shape} is no image of height × width × 3 bytes")
 
 
-def _shrunk(
-    pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], longest: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _shrunk(pixels: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     """The image with a longer side of at most `longest` pixels."""
     import cv2
 
@@ -104,7 +106,7 @@ def _shrunk(
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
-def _as_jpeg(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], quality: int) -> bytes:
+def _as_jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
     import simplejpeg
 
     encoded: bytes = simplejpeg.encode_jpeg(

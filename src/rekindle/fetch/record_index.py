@@ -77,7 +77,7 @@ def check_ranges(offsets: NDArray[Any], lengths: NDArray[Any], size: int, name: 
     if wrong.any():
         at = int(np.argmax(wrong))
         raise FormatError(
-            f"{name!r} at byte {int(offsets[at])}: sample {at} is said to have {int(lengths[at])} bytes here, "
+            f"{name!r} at byte {int(offsets[at])}: sample {at} is said to have {int(lengths[at])} bytes, "
             f"but the file has {size}. It is damaged or cut off."
         )
     order = np.argsort(offsets, kind="stable")

@@ -11,6 +11,8 @@ from rekindle.errors import DataError, FormatError
 from rekindle.fetch.range_cache import Shelf, Versions, default_bound
 from rekindle.fetch.range_reader import Range, RangeReader
 from rekindle.fetch.remote_store import RemoteObject, RemoteOptions, RemoteStore, cache_below
+from rekindle.fetch.shards import check_complete, without_braces
+from rekindle.fetch.skimming import Skimmed
 
 
 @dataclass(frozen=True)
@@ -47,27 +49,45 @@ class RemoteFile:
             [Range(self.object, a, n) for a, n in ranges if a >= 0 and n > 0 and a + n <= size]
         )
 
+    def skimmed(self) -> Skimmed:
+        """The file as it is read when it is indexed."""
+        return Skimmed(self.reader.store, self.object, self.name)
 
-def remote_files(url: str, options: RemoteOptions, patterns: Iterable[str] | None = None) -> list[RemoteFile]:
-    """The objects that a URL names, in order; `*` stands for any, and `patterns` for several URLs.
 
-    All patterns are of the file system that `url` names.
-    """
+def packed_files(url: str, options: RemoteOptions) -> list[RemoteFile] | None:
+    """The packed files that a URL or a pattern of URLs stands for; None if it is a folder of images."""
+    names = without_braces(url)
+    store = RemoteStore(names[0], options)
+    if len(names) == 1 and not _has_wildcard(url) and store.is_folder(store.path):
+        inside = f"{url.rstrip('/')}/data.mdb"
+        path = store.strip(inside)
+        return remote_files(inside, options) if store.exists(path) else None
+    return remote_files(names[0], options, names)
+
+
+def remote_files(url: str, options: RemoteOptions, names: Sequence[str] = ()) -> list[RemoteFile]:
+    """The objects behind a URL, or behind several of one file system, in order; `*` stands for any."""
     store = RemoteStore(url, options)
     paths: list[str] = []
-    for pattern in patterns or (url,):
-        path = store.strip(pattern)
-        if re.search(r"[*?\[]", path) and not pattern.startswith("http"):
-            found = store.glob(path)
-            if not found:
-                raise DataError(f"nothing is called {store.name_of(path)!r}. Look at the pattern.")
-            paths += found
-        else:
+    for name in names or (url,):
+        path = store.strip(name)
+        if not _has_wildcard(name):
             paths.append(path)
+            continue
+        found = [one for one in store.glob(path) if not one.endswith((".rkindex", ".part"))]
+        if not found:
+            raise DataError(f"nothing is named like {store.name_of(path)!r}. Look at the pattern.")
+        check_complete(found)
+        paths += found
     with ThreadPoolExecutor(min(options.parallel, len(paths))) as pool:
         objects = list(pool.map(store.describe, paths))
     reader = RangeReader(store, shelf_for(store, (one.version for one in objects)))
     return [RemoteFile(reader, one, store.name_of(one.path)) for one in objects]
+
+
+def _has_wildcard(url: str) -> bool:
+    """Whether a URL is a pattern; of HTTP, which has no listings, none is."""
+    return not url.startswith(("http://", "https://")) and re.search(r"[*?\[]", url) is not None
 
 
 def shelf_for(store: RemoteStore, versions: Iterable[str]) -> Shelf | None:

@@ -166,6 +166,10 @@ class RemoteStore:
         """Whether there is something below a path."""
         return bool(self._call(f"cannot find {self.name_of(path)!r}", "isdir", path))
 
+    def exists(self, path: str) -> bool:
+        """Whether there is an object at a path."""
+        return bool(self._call(f"cannot find {self.name_of(path)!r}", "exists", path))
+
     def object_of(self, info: Mapping[str, Any]) -> RemoteObject:
         """What a file system's description of an object says."""
         path = str(info["name"])

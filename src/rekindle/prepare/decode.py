@@ -3,7 +3,8 @@
 What comes out is what Pillow's `convert("RGB")` gives: exactly, for all formats and at full size. JPEG goes
 through libjpeg-turbo itself (simplejpeg), plain PNG and WebP through OpenCV, both without Python's lock;
 whatever is rarer goes through Pillow. Where less is needed than a JPEG holds, it is decoded at 1/2, 1/4 or
-1/8 of its size, which leaves out most of the work.
+1/8 of its size, which leaves out most of the work. A binary PPM is pixels behind a short header: packed files
+hold some images so, because there is nothing left to decode.
 
 libjpeg only warns when data ends early, and fills the rest with grey. Here that is an error.
 """
@@ -11,6 +12,7 @@ libjpeg only warns when data ends early, and fills the rest with grey. Here that
 from __future__ import annotations
 
 import io
+import re
 import struct
 import threading
 from typing import Literal, NamedTuple
@@ -37,18 +39,25 @@ _LOST = (
     "Corrupt JPEG data: found",
 )
 
+# As short as it can be, which is how packed files have it; Pillow knows the other ways to write it.
+_PPM = re.compile(rb"P6\n([1-9][0-9]{0,8}) ([1-9][0-9]{0,8})\n255\n")
+_MOST_PPM_HEADER = 32
+
 _scratch = threading.local()
+# An image file in memory: bytes, or a view of a file that is mapped.
+Encoded = bytes | memoryview
 
 
 class Header(NamedTuple):
-    """What the first bytes tell: the size, and who can decode the rest."""
+    """What the first bytes tell: the size, who can decode the rest, and where that begins."""
 
     height: int
     width: int
-    decoder: Literal["jpeg", "opencv", "pillow"]
+    decoder: Literal["jpeg", "opencv", "pillow", "ppm"]
+    start: int = 0
 
 
-def read_header(data: bytes, pixel_limit: int = PIXEL_LIMIT) -> Header:
+def read_header(data: Encoded, pixel_limit: int = PIXEL_LIMIT) -> Header:
     """The size of an image, before anything of it is decoded; DecodeError if it is none or too large."""
     if not data:
         raise DecodeError("the file is empty")
@@ -61,7 +70,7 @@ def read_header(data: bytes, pixel_limit: int = PIXEL_LIMIT) -> Header:
     return header
 
 
-def _header(data: bytes) -> Header:
+def _header(data: Encoded) -> Header:
     if data[:2] == b"\xff\xd8":
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -72,13 +81,17 @@ def _header(data: bytes) -> Header:
         width, height, depth, colours = struct.unpack(">IIBB", data[16:26])
         if depth == 8 and colours in _RGB_OR_GREY and width and height and _is_plain_png(data):
             return Header(height, width, "opencv")
+    if data[:2] == b"P6":
+        ppm = _PPM.match(data[:_MOST_PPM_HEADER])
+        if ppm is not None and len(data) >= ppm.end() + int(ppm[1]) * int(ppm[2]) * 3:
+            return Header(int(ppm[2]), int(ppm[1]), "ppm", ppm.end())
     if data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8 ":  # Lossy, and neither alpha nor frames.
         header = _pillow_header(data)
         return Header(header.height, header.width, "opencv")
     return _pillow_header(data)
 
 
-def _is_plain_png(data: bytes) -> bool:
+def _is_plain_png(data: Encoded) -> bool:
     """Whether all chunks up to the last are there, and none makes colours anything but what they are."""
     place = 8
     while place + 12 <= len(data):
@@ -91,7 +104,7 @@ def _is_plain_png(data: bytes) -> bool:
     return False
 
 
-def _pillow_header(data: bytes) -> Header:
+def _pillow_header(data: Encoded) -> Header:
     from PIL import Image as pillow  # noqa: N813
 
     try:
@@ -101,12 +114,12 @@ def _pillow_header(data: bytes) -> Header:
         raise DecodeError(f"not an image that can be read: {_told(error)}") from error
 
 
-def decode(data: bytes, *, pixel_limit: int = PIXEL_LIMIT) -> Image:
+def decode(data: Encoded, *, pixel_limit: int = PIXEL_LIMIT) -> Image:
     """The image as RGB bytes, height × width × 3, in memory of its own; DecodeError if it is broken."""
     return decode_with(read_header(data, pixel_limit), data)
 
 
-def decode_with(header: Header, data: bytes, shrink: int = 1, *, scratch: bool = False) -> Image:
+def decode_with(header: Header, data: Encoded, shrink: int = 1, *, scratch: bool = False) -> Image:
     """The image whose header was read before, at 1/`shrink` of its size if it is a JPEG.
 
     With `scratch`, the result lies in this thread's scratch memory and is good until the thread decodes the
@@ -117,12 +130,21 @@ def decode_with(header: Header, data: bytes, shrink: int = 1, *, scratch: bool =
             return _decode_jpeg(header, data, shrink, scratch)
         if header.decoder == "opencv":
             return _decode_opencv(header, data)
+        if header.decoder == "ppm":
+            return pixels_of(header, data).copy()
         return _decode_pillow(data)
     except MemoryError as error:
         raise DecodeError(f"no memory for {header.width} × {header.height} pixels") from error
 
 
-def _decode_jpeg(header: Header, data: bytes, shrink: int, scratch: bool) -> Image:
+def pixels_of(header: Header, data: Encoded) -> Image:
+    """The pixels of a PPM as they lie in `data`: not a copy, and not to be written to."""
+    count = header.height * header.width * 3
+    pixels: Image = np.frombuffer(data, dtype=np.uint8, count=count, offset=header.start)
+    return pixels.reshape(header.height, header.width, 3)
+
+
+def _decode_jpeg(header: Header, data: Encoded, shrink: int, scratch: bool) -> Image:
     height, width = -(-header.height // shrink), -(-header.width // shrink)
     buffer = _scratch_memory(height * width * 3) if scratch else None
     try:
@@ -147,7 +169,7 @@ def _scratch_memory(nbytes: int) -> NDArray[np.uint8]:
     return memory
 
 
-def _decode_opencv(header: Header, data: bytes) -> Image:
+def _decode_opencv(header: Header, data: Encoded) -> Image:
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
@@ -158,7 +180,7 @@ def _decode_opencv(header: Header, data: bytes) -> Image:
     return image  # type: ignore[return-value]
 
 
-def _decode_pillow(data: bytes) -> Image:
+def _decode_pillow(data: Encoded) -> Image:
     from PIL import Image as pillow  # noqa: N813
 
     try:

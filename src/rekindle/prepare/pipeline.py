@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.errors import ArgumentError
+from rekindle.errors import ArgumentError, DecodeError
+from rekindle.fetch.source import Stored
 from rekindle.prepare import kernel
 from rekindle.prepare.compose import Compose, Lambda
 from rekindle.prepare.crop import CenterCrop, Pad, RandomCrop
-from rekindle.prepare.decode import PIXEL_LIMIT, Header, decode_with, read_header
+from rekindle.prepare.decode import PIXEL_LIMIT, Encoded, Header, decode_with, pixels_of, read_header
 from rekindle.prepare.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.point_operations import PointStep, Table, look_up
 from rekindle.prepare.resampling import resample
@@ -144,12 +145,12 @@ class Pipeline:
 
     # One sample.
 
-    def run(self, data: bytes, numbers: Numbers, out: NDArray[Any]) -> None:
-        """Write what the steps make of a file's bytes to `out`, which looks as `output` says."""
+    def run(self, data: Stored, numbers: Numbers, out: NDArray[Any]) -> None:
+        """Write what the steps make of a file's bytes (or of pixels) to `out`, which is as `output` says."""
         self._finish(self._begin(data, numbers), numbers, out)
 
-    def make(self, data: bytes, numbers: Numbers) -> Any:
-        """What the steps make of a file's bytes, in memory of its own."""
+    def make(self, data: Stored, numbers: Numbers) -> Any:
+        """What the steps make of a file's bytes (or of pixels), in memory of its own."""
         return self._finish(self._begin(data, numbers), numbers, None)
 
     def run_image(self, image: Image, numbers: Numbers, out: NDArray[Any]) -> None:
@@ -160,14 +161,32 @@ class Pipeline:
         """The same as `make` for an image that is decoded already."""
         return self._finish(self._prepare(image, numbers), numbers, None)
 
-    def _begin(self, data: bytes, numbers: Numbers) -> Any:
+    def _begin(self, data: Stored, numbers: Numbers) -> Any:
         """Decode and take the middle steps; the result may lie in scratch memory."""
+        if isinstance(data, np.ndarray):
+            return self._begin_pixels(data, numbers)
         header = read_header(data, self.pixel_limit)
+        if header.decoder == "ppm":
+            return self._begin_pixels(pixels_of(header, data), numbers)
         if not self._starts_with_window:
             return self._prepare(decode_with(header, data, scratch=True), numbers)
         first = self._middle[0]
         image = _decoded_window(header, data, first.step, numbers[first.numbers])
         return self._prepare(image, numbers, done=1)
+
+    def _begin_pixels(self, image: Image, numbers: Numbers) -> Any:
+        """The same for pixels that are there already, which may lie in a file and are not written to."""
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise DecodeError(
+                f"an array of {image.dtype} {image.shape} is no image: bytes (uint8), height × width × 3, are"
+            )
+        done = 0
+        if self._starts_with_window:  # Only the window of it is touched.
+            first = self._middle[0]
+            window = first.step.window(*image.shape[:2], numbers[first.numbers])
+            if window.lies_within(*image.shape[:2]):
+                image, done = resample(image, window.box, window.size, first.step.interpolation), 1
+        return self._prepare(image if image.flags.writeable else image.copy(), numbers, done)
 
     def _prepare(self, image: Any, numbers: Numbers, done: int = 0) -> Any:
         for step in self._middle[done:]:
@@ -384,7 +403,7 @@ def _by_channel(table: Table) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.broadcast_to(table[:, None], (256, 3)) if table.ndim == 1 else table)
 
 
-def _decoded_window(header: Header, data: bytes, step: WindowStep, numbers: Numbers) -> Image:
+def _decoded_window(header: Header, data: Encoded, step: WindowStep, numbers: Numbers) -> Image:
     """What the first step makes of the image, decoded no larger than it needs."""
     window = step.window(header.height, header.width, numbers)
     if not window.lies_within(header.height, header.width):

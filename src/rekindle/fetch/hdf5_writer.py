@@ -1,0 +1,69 @@
+"""Writes HDF5 files with h5py: `images`, bytes of variable length, and `labels` beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.errors import ArgumentError
+from rekindle.fetch.atomic import AtomicFile
+from rekindle.fetch.writers import as_bytes
+
+_TOGETHER = 64  # samples a write
+_CHUNK = 4096  # references, or labels, a chunk
+
+
+class Hdf5Writer:
+    """Samples as entries of data sets that grow; names of classes are an attribute of `labels`."""
+
+    def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
+        try:
+            import h5py
+        except ImportError:
+            raise ArgumentError("writing HDF5 files needs h5py: pip install 'rekindle[hdf5]'.") from None
+        self._target = AtomicFile(path)
+        self._file: Any = h5py.File(self._target.name, "w")
+        grows: dict[str, Any] = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK,)}
+        self._images = self._file.create_dataset("images", dtype=h5py.vlen_dtype(np.uint8), **grows)
+        self._keys = self._file.create_dataset("keys", dtype=h5py.string_dtype(), **grows)
+        self._labels = self._file.create_dataset("labels", dtype=np.int64, **grows)
+        if classes is not None:
+            names = json.dumps(list(classes))
+            self._labels.attrs.create("classes", names, dtype=h5py.string_dtype())
+        self._waiting: list[tuple[str, bytes, int]] = []
+
+    def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
+        """Add a sample as an entry of each data set."""
+        self._waiting.append((key, as_bytes(data), label))
+        if len(self._waiting) >= _TOGETHER:
+            self._write()
+
+    def _write(self) -> None:
+        start, count = len(self._images), len(self._waiting)
+        for data in (self._images, self._keys, self._labels):
+            data.resize((start + count,))
+        if not count:
+            return
+        images = np.empty(count, dtype=object)
+        images[:] = [np.frombuffer(content, dtype=np.uint8) for _, content, _ in self._waiting]
+        self._images[start:] = images
+        self._keys[start:] = [key for key, _, _ in self._waiting]
+        self._labels[start:] = [label for _, _, label in self._waiting]
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        self._write()
+        self._file.close()
+        self._target.close()
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        if self._target.name:
+            self._file.close()
+            self._target.abort()

@@ -1,0 +1,80 @@
+"""Writes LMDB folders of Caffe's `Datum` messages: an encoded image and its label."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.errors import ArgumentError
+from rekindle.fetch.atomic import AtomicFolder
+from rekindle.fetch.lmdb_index import CLASSES
+from rekindle.fetch.wire import encoded_bytes, encoded_number
+from rekindle.fetch.writers import as_bytes
+
+_MAP = 1 << 28  # bytes at first; doubled whenever it is full
+_TOGETHER = 256  # samples a transaction
+_MOST_KEY = 511  # bytes, LMDB's own limit
+
+
+class LmdbWriter:
+    """Samples by their order and key; images without a label are stored as they are, without a `Datum`."""
+
+    def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
+        try:
+            import lmdb
+        except ImportError:
+            raise ArgumentError("writing LMDB files needs lmdb: pip install 'rekindle[lmdb]'.") from None
+        self._lmdb: Any = lmdb
+        self._target = AtomicFolder(path)
+        self._size = _MAP
+        self._database: Any = lmdb.open(
+            self._target.name, map_size=self._size, sync=False, metasync=False, lock=False
+        )
+        self._waiting: list[tuple[bytes, bytes]] = []
+        self._count = 0
+        if classes is not None:
+            self._waiting.append((CLASSES, json.dumps(list(classes)).encode()))
+
+    def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
+        """Add a sample; a number before its key keeps the order."""
+        content = as_bytes(data)
+        if label >= 0:
+            content = encoded_bytes(4, content) + encoded_number(5, label) + encoded_number(7, 1)
+        name = f"{self._count:08d}_{key}".encode()[:_MOST_KEY]
+        self._waiting.append((name, content))
+        self._count += 1
+        if len(self._waiting) >= _TOGETHER:
+            self._write()
+
+    def _write(self) -> None:
+        while self._waiting:
+            try:
+                with self._database.begin(write=True) as transaction:
+                    for key, value in self._waiting:
+                        transaction.put(key, value)
+                self._waiting.clear()
+            except self._lmdb.MapFullError:
+                self._size *= 2
+                self._database.set_mapsize(self._size)
+
+    def close(self) -> None:
+        """Finish the folder and give it its name."""
+        self._write()
+        self._database.sync(True)
+        self._database.close()
+        lock = os.path.join(self._target.name, "lock.mdb")
+        if os.path.exists(lock):
+            os.unlink(lock)
+        self._target.close()
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        if self._target.name:
+            self._database.close()
+            self._target.abort()

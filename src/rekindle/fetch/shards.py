@@ -1,0 +1,85 @@
+"""Names of many files written as one: `train-*.tfrecord`, `shards/{000..127}.tar`."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+
+from rekindle.errors import ArgumentError, DataError
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})")
+_MOST = 1_000_000
+
+
+def expand(path: str) -> list[str]:
+    """The files that a path with braces or wildcards stands for, in order; the path itself if it has none.
+
+    >>> expand("shards/{008..010}.tar")
+    ['shards/008.tar', 'shards/009.tar', 'shards/010.tar']
+    """
+    found: list[str] = []
+    for name in [path] if os.path.exists(path) else without_braces(path):
+        if not glob.has_magic(name) or os.path.exists(name):
+            found.append(name)
+            continue
+        matching = sorted(one for one in glob.glob(name) if not one.endswith((".rkindex", ".part")))
+        if not matching:
+            raise DataError(f"no file is named like {name!r}. Give the path of a folder or of packed files.")
+        check_complete(matching)
+        found += matching
+    return found
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path stands for several files."""
+    return not os.path.exists(path) and (glob.has_magic(path) or _BRACES.search(path) is not None)
+
+
+def check_complete(names: Sequence[str]) -> None:
+    """Raise DataError if shards that say how many they are (`-00001-of-00008`) are not all there."""
+    found: dict[tuple[str, int, str], set[int]] = {}
+    for name in names:
+        numbered = _NUMBERED.search(name)
+        if numbered is not None:
+            group = name[: numbered.start()], int(numbered[2]), name[numbered.end() :]
+            found.setdefault(group, set()).add(int(numbered[1]))
+    for (before, total, after), numbers in found.items():
+        if len(numbers) != total:
+            raise DataError(
+                f"'{before}-*-of-{total:05}{after}': {len(numbers):,} of {total:,} shards are there. A copy or "
+                "a pack was interrupted: finish it, or name the files that you want with braces."
+            )
+
+
+def without_braces(path: str) -> list[str]:
+    """The names that braces in a name stand for."""
+    waiting, found = [path], []
+    while waiting:
+        name = waiting.pop(0)
+        braces = _BRACES.search(name)
+        if braces is None:
+            found.append(name)
+            continue
+        before, after = name[: braces.start()], name[braces.end() :]
+        choices = _choices(braces[1], path)
+        if len(choices) * (len(waiting) + 1) > _MOST:
+            raise ArgumentError(f"{path!r} stands for more than {_MOST:,} files.")
+        waiting = [*(before + choice + after for choice in choices), *waiting]
+    return found
+
+
+def _choices(inside: str, path: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        return inside.split(",")
+    first, last = int(numbers[1]), int(numbers[2])
+    if abs(last - first) >= _MOST:
+        raise ArgumentError(f"{path!r} stands for more than {_MOST:,} files.")
+    padded = any(text.startswith("0") and len(text) > 1 for text in numbers.groups())
+    width = max(len(numbers[1]), len(numbers[2])) if padded else 0
+    step = 1 if last >= first else -1
+    return [f"{number:0{width}}" for number in range(first, last + step, step)]

@@ -1,0 +1,56 @@
+"""Writes tar files as WebDataset reads them: `key.jpg` and `key.cls` for each sample."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.errors import ArgumentError
+from rekindle.fetch.atomic import AtomicFile
+from rekindle.fetch.image_kinds import ending_of
+from rekindle.fetch.tar_index import CLASSES
+from rekindle.fetch.writers import as_bytes
+
+
+class TarWriter:
+    """Samples as members of a tar. Names of classes are a record of the archive's own header."""
+
+    def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
+        self._target = AtomicFile(path)
+        headers = {} if classes is None else {CLASSES: json.dumps(list(classes))}
+        self._tar = tarfile.open(  # noqa: SIM115 - closed by `close` or `abort`
+            fileobj=self._target.file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers
+        )
+        self._last = ""
+
+    def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
+        """Add a sample. Keys must differ from the one before; dots in their last part become `_`."""
+        folder, slash, name = key.rpartition("/")
+        key = folder + slash + name.replace(".", "_")
+        if key == self._last or not name:
+            raise ArgumentError(f"two samples in a row have the key {key!r}, or it is empty.")
+        self._last = key
+        content = as_bytes(data)
+        self._member(f"{key}.{ending_of(content)}", content)
+        if label >= 0:
+            self._member(f"{key}.cls", b"%d" % label)
+
+    def _member(self, name: str, content: bytes) -> None:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = len(content), 0o644
+        self._tar.addfile(member, BytesIO(content))
+
+    def close(self) -> None:
+        """Finish the tar and give it its name."""
+        self._tar.close()
+        self._target.close()
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        self._target.abort()
