@@ -14,7 +14,22 @@ ROOT = Path(rekindle.__file__).parent
 FOLDERS = ["choose", "fetch", "prepare", "reuse", "run", "ship", "tune"]
 SHARED = {"errors", "keys", "counters", "available", "global_random"}
 # What wires the folders together, and may see all of them.
-WIRING = {"__init__", "loader", "parked", "iteration", "state", "with_accelerate", "images", "transforms"}
+WIRING = {
+    "__init__",
+    "__main__",
+    "cli",
+    "images",
+    "inspection",
+    "iteration",
+    "loader",
+    "packing",
+    "parked",
+    "recipes",
+    "spool",
+    "state",
+    "transforms",
+    "with_accelerate",
+}
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.
 MOST_LINES = 450

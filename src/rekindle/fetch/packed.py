@@ -114,6 +114,12 @@ class Packed:
         for file, ranges in by_file.items():
             self.files[file].prefetch(ranges)
 
+    def check_files(self) -> None:
+        """Index the files anew, with all checksums; FormatError if one is wrong, or the index is."""
+        fresh = self._indexer([_skimmed(file) for file in self.files], self._settings, lambda _: None)
+        if not np.array_equal(fresh.rows, self._all_rows()):
+            raise FormatError(f"{os.fspath(self.root)!r}: its index is not of these files. Delete the index.")
+
     def path(self, index: int) -> str:
         """The file that a sample is in, and its key or place there."""
         offset, _, _, file, _, decoding = self._row(index)

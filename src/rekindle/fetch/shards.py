@@ -50,7 +50,7 @@ def check_complete(names: Sequence[str]) -> None:
     for (before, total, after), numbers in found.items():
         if len(numbers) != total:
             raise DataError(
-                f"'{before}-*-of-{total:05}{after}': {len(numbers):,} of {total:,} shards are there. A copy or "
+                f"{len(numbers):,} of {total:,} shards {before}-*-of-{total:05}{after} are there. A copy or "
                 "a pack was interrupted: finish it, or name the files that you want with braces."
             )
 
