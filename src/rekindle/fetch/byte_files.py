@@ -7,8 +7,10 @@ of a file ends the process.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import resource
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -47,7 +49,6 @@ class LocalFile:
         except OSError as error:
             raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
         self.size, self._changed = state.st_size, state.st_mtime_ns
-        self._file = -1
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
 
@@ -58,15 +59,16 @@ class LocalFile:
 
     def read(self, offset: int, length: int) -> memoryview:
         """A view of these bytes; FormatError if they do not lie within the file."""
-        if self._map is None and self.size:
-            self._open()
         end = offset + length
         if offset < 0 or length < 0 or end > self.size:
             raise FormatError(
                 f"{self.name!r} at byte {offset}: {length} bytes are said to be here, but the file has "
                 f"{self.size}. It is damaged or cut off."
             )
-        if self.size and os.fstat(self._file).st_size < end:
+        if not length:
+            return self._view[:0]
+        mapped = self._map or self._opened()
+        if mapped.size() < end:  # As it is now: the system is asked.
             raise FormatError(
                 f"{self.name!r} at byte {offset}: the file has become shorter since it was opened."
             )
@@ -74,30 +76,46 @@ class LocalFile:
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Tell the system to read these ranges ahead."""
-        if self._map is None and self.size:
-            self._open()
         for offset, length in ranges:
             if offset >= 0 and length > 0 and offset + length <= self.size:
-                os.posix_fadvise(self._file, offset, length, os.POSIX_FADV_WILLNEED)
+                mapped = self._map or self._opened()
+                start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+                mapped.madvise(mmap.MADV_WILLNEED, start, offset + length - start)
 
-    def _open(self) -> None:
+    def _opened(self) -> mmap.mmap:
         try:
-            file = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
-            if os.fstat(file).st_size < self.size:
+            file = _descriptor(self.name)
+            try:
+                if os.fstat(file).st_size < self.size:
+                    raise FormatError(f"{self.name!r} at byte {self.size}: the file has become shorter.")
+                mapped = mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            finally:
                 os.close(file)
-                raise FormatError(f"{self.name!r}: the file has become shorter since it was opened.")
-            mapped = mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
         except OSError as error:
             raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
         # Two threads may both get here: each result is whole, and the last one stays.
-        self._view, self._file, self._map = memoryview(mapped), file, mapped
+        self._view = memoryview(mapped)
+        self._map = mapped
+        return mapped
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "_changed": self._changed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._file, self._map, self._view = -1, None, memoryview(b"")
+        self._map, self._view = None, memoryview(b"")
 
     def __repr__(self) -> str:
         return f"LocalFile({self.name!r}, {self.size:,} bytes)"
+
+
+def _descriptor(name: str) -> int:
+    """The file, opened; many shards may take more descriptors than a process has at first."""
+    try:
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if error.errno != errno.EMFILE:
+            raise
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC)

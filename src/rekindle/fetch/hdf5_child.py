@@ -158,7 +158,8 @@ def _choose_images(h5py: Any, found: dict[str, Any], wanted: str | None) -> tupl
     if wanted is not None:
         name = wanted.strip("/")
         if name in found:
-            if not _could_be_images(h5py, found[name]):
+            numbers = _kind(h5py, found[name]) == "numbers" and len(found[name].shape or ()) > 1
+            if not numbers and not _could_be_images(h5py, found[name]):
                 raise Refused(f"images={wanted!r} is no data set of images. {_listed(found)}")
             return name, ""
         if any(one.startswith(f"{name}/") or not name for one in found):

@@ -44,7 +44,7 @@ def heap_ranges(
         if found is None or found[1] != lengths[at]:
             raise FormatError(
                 f"{file.name!r} at byte {base + address}: sample {at} has {lengths[at]} bytes as object "
-                f"{number} of this heap, which has {'none' if found is None else found[1]} there. It is damaged."
+                f"{number} of this heap, which has {'none' if found is None else found[1]} there."
             )
         offsets[at] = found[0]
     check_ranges(offsets, lengths, file.size, file.name)

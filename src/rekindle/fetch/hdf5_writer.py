@@ -49,9 +49,8 @@ class Hdf5Writer:
             data.resize((start + count,))
         if not count:
             return
-        images = np.empty(count, dtype=object)
-        images[:] = [np.frombuffer(content, dtype=np.uint8) for _, content, _ in self._waiting]
-        self._images[start:] = images
+        for number, (_, content, _) in enumerate(self._waiting):  # h5py takes arrays of arrays for tables.
+            self._images[start + number] = np.frombuffer(content, dtype=np.uint8)
         self._keys[start:] = [key for key, _, _ in self._waiting]
         self._labels[start:] = [label for _, _, label in self._waiting]
         self._waiting.clear()

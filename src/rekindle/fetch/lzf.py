@@ -9,7 +9,7 @@ import numpy as np
 
 
 @numba.njit("i8(Array(u1, 1, 'C', readonly=True), u1[::1])", cache=True, nogil=True)
-def _decompress(data: Any, out: Any) -> int:
+def _decompress(data: Any, out: Any) -> Any:
     """How many bytes were written to `out`; -1 if the data is damaged."""
     place: Any = 0
     made: Any = 0

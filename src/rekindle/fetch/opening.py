@@ -87,8 +87,8 @@ def open_packed(
     if len(set(formats)) > 1:
         other = next(number for number, one in enumerate(formats) if one != formats[0])
         raise FormatError(
-            f"{files[0].name!r} is {formats[0]}, but {files[other].name!r} is {formats[other]}. Open files of "
-            "one format."
+            f"{files[0].name!r} is {formats[0]}, but {files[other].name!r} is {formats[other]}. Open "
+            "files of one format."
         )
     if formats[0] not in FORMATS:
         raise ArgumentError(f"format is {wanted!r}. Give one of {', '.join(FORMATS)}.")

@@ -1,4 +1,4 @@
-"""Files that are compressed as a whole (GZIP) cannot be read in places: they are unpacked once, to a cache."""
+"""Files that are compressed as a whole (GZIP) cannot be read in places: they are unpacked once."""
 
 from __future__ import annotations
 

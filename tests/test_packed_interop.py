@@ -1,0 +1,225 @@
+"""Other tools read what we write, and we read what they write: h5py, tfrecord, webdataset, py-lmdb, tar."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from PIL import Image
+
+import rekindle as rk
+from packs import CLASSES, jpegs, pack
+from rekindle.fetch import open_source
+
+COUNT = 5
+LABELS = [number % 3 for number in range(COUNT)]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _read(path: Path, **options: Any) -> tuple[list[bytes], list[int]]:
+    data = rk.open(path, decode=False, **options)
+    return [sample for sample, _ in data], data.targets
+
+
+def test_h5py_reads_ours(tmp_path: Path) -> None:
+    with h5py.File(pack(tmp_path / "a.h5", jpegs(COUNT), CLASSES)) as file:
+        assert [image.tobytes() for image in file["images"]] == jpegs(COUNT)
+        assert file["labels"][:].tolist() == LABELS
+        assert [key.decode() for key in file["keys"]][2] == "photos/0002"
+        assert json.loads(file["labels"].attrs["classes"]) == CLASSES
+
+
+def test_the_tfrecord_package_reads_ours_and_we_read_its(tmp_path: Path) -> None:
+    tfrecord = pytest.importorskip("tfrecord")
+    path = pack(tmp_path / "a.tfrecord", jpegs(COUNT), CLASSES)
+    features = {"image/encoded": "byte", "image/class/label": "int", "image/class/text": "byte"}
+    records = list(tfrecord.tfrecord_loader(str(path), None, features))
+    assert [bytes(record["image/encoded"]) for record in records] == jpegs(COUNT)
+    assert [int(record["image/class/label"][0]) for record in records] == LABELS
+    assert [bytes(record["image/class/text"]).decode() for record in records] == [CLASSES[n] for n in LABELS]
+    writer = tfrecord.TFRecordWriter(str(tmp_path / "theirs.tfrecord"))
+    for image, label in zip(jpegs(COUNT), LABELS, strict=True):
+        writer.write(
+            {
+                "image": (image, "byte"),
+                "size": (1.5, "float"),
+                "label": (label, "int"),
+                "many": ([3, 4], "int"),
+            }
+        )
+    writer.close()
+    assert _read(tmp_path / "theirs.tfrecord") == (jpegs(COUNT), LABELS)
+    many = _read(tmp_path / "theirs.tfrecord", features={"image": "image", "label": "many"})
+    assert many == (jpegs(COUNT), [3] * COUNT)
+
+
+def test_records_of_the_protobuf_library(tmp_path: Path) -> None:
+    """Messages that protobuf itself serialises, with our framing."""
+    pb2 = pytest.importorskip("tfrecord.example_pb2")
+    import struct
+
+    import google_crc32c
+
+    from rekindle.fetch.tfrecord_index import mask
+
+    out = io.BytesIO()
+    for image, label in ((b"\xff\xd8one", -7), (b"\xff\xd8two" * 100, 300)):
+        example = pb2.Example()
+        example.features.feature["image/class/label"].int64_list.value.append(label)
+        example.features.feature["image/encoded"].bytes_list.value.append(image)
+        example.features.feature["nothing"].float_list.value.extend([])
+        message = example.SerializeToString()
+        for part in (struct.pack("<Q", len(message)), message):
+            out.write(part + struct.pack("<I", mask(google_crc32c.value(part))))
+    (tmp_path / "a.tfrecord").write_bytes(out.getvalue())
+    assert _read(tmp_path / "a.tfrecord") == ([b"\xff\xd8one", b"\xff\xd8two" * 100], [-7, 300])
+
+
+# webdataset leaves its files to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_webdataset_reads_ours_and_we_read_its(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    for number in range(2):
+        pack(tmp_path / f"ours-{number:03}.tar", jpegs(COUNT), CLASSES)
+    urls = str(tmp_path / "ours-{000..001}.tar")
+    pipeline = webdataset.WebDataset(urls, shardshuffle=False).to_tuple("__key__", "jpg", "cls")
+    read = list(pipeline)
+    assert [image for _, image, _ in read] == jpegs(COUNT) * 2
+    assert [int(label) for _, _, label in read] == LABELS * 2
+    assert read[1][0] == "photos/0001"
+    decoded = list(webdataset.WebDataset(urls, shardshuffle=False).decode("rgb8").to_tuple("jpg", "cls"))
+    np.testing.assert_array_equal(decoded[0][0], np.asarray(Image.open(io.BytesIO(jpegs(1)[0]))))
+    assert [label for _, label in decoded] == LABELS * 2
+    with webdataset.TarWriter(str(tmp_path / "theirs.tar")) as sink:
+        for number, image in enumerate(jpegs(COUNT)):
+            sink.write({"__key__": f"a/{number}", "jpg": image, "json": {"label": LABELS[number], "x": [1]}})
+    assert _read(tmp_path / "theirs.tar") == (jpegs(COUNT), LABELS)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_webdataset_decodes_our_raw_pixels(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    pixels = np.arange(7 * 5 * 3, dtype=np.uint8).reshape(7, 5, 3)
+    pack(tmp_path / "raw.tar", [pixels])
+    pipeline = webdataset.WebDataset(str(tmp_path / "raw.tar"), shardshuffle=False)
+    ((image,),) = list(pipeline.decode("rgb8").to_tuple("ppm"))
+    np.testing.assert_array_equal(image, pixels)
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_tarfile_reads_ours_and_we_read_its(tmp_path: Path, kind: int) -> None:
+    with tarfile.open(pack(tmp_path / "a.tar", jpegs(COUNT), CLASSES)) as tar:
+        images = [tar.extractfile(member).read() for member in tar if member.name.endswith("jpg")]  # type: ignore[union-attr]
+        assert images == jpegs(COUNT)
+    long = "é" * 60 + "/" + "b" * (90 if kind == tarfile.USTAR_FORMAT else 190)
+    with tarfile.open(tmp_path / "theirs.tar", "w", format=kind) as tar:
+        tar.addfile(tarfile.TarInfo("folder/"))
+        link = tarfile.TarInfo("../../link.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        for number, image in enumerate(jpegs(COUNT)):
+            for ending, content in (("jpg", image), ("cls", str(LABELS[number]).encode())):
+                member = tarfile.TarInfo(
+                    f"/../{long}{number}.{ending}"[-255 if kind != tarfile.USTAR_FORMAT else -200 :]
+                )
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    source = open_source(tmp_path / "theirs.tar")
+    assert [bytes(source.read(number)) for number in range(COUNT)] == jpegs(COUNT)
+    assert source.targets == LABELS
+    assert source.path(3).endswith("b3")
+
+
+def test_class_folders_in_a_tar_are_classes(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, image in enumerate(jpegs(4)):
+            member = tarfile.TarInfo(f"train/{'owl' if number > 1 else 'cat'}/{number}.JPEG")
+            member.size = len(image)
+            tar.addfile(member, io.BytesIO(image))
+    source = open_source(tmp_path / "a.tar")
+    assert (source.classes, source.targets) == (["cat", "owl"], [0, 0, 1, 1])
+
+
+def test_a_tar_without_labels_has_none(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, image in enumerate(jpegs(3)):
+            member = tarfile.TarInfo(f"{number}.jpg")
+            member.size = len(image)
+            tar.addfile(member, io.BytesIO(image))
+    source = open_source(tmp_path / "a.tar")
+    assert (source.classes, source.targets) == ([], [-1, -1, -1])
+
+
+def test_py_lmdb_reads_ours_and_we_read_its(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.lmdb", jpegs(COUNT), CLASSES)
+    with lmdb.open(str(path), readonly=True, lock=False) as database, database.begin() as transaction:
+        values = {key: value for key, value in transaction.cursor() if not key.startswith(b"__")}
+    assert list(values) == [b"%08d_photos/%04d" % (number, number) for number in range(COUNT)]
+    assert all(image in value for image, value in zip(jpegs(COUNT), values.values(), strict=True))
+    with lmdb.open(str(tmp_path / "theirs.lmdb"), map_size=1 << 26) as database:
+        with database.begin(write=True) as transaction:
+            for number, image in enumerate(jpegs(COUNT)):
+                transaction.put(b"%d" % number, image)
+            transaction.put(b"__keys__", b"\x80\x04 pickled")
+        with database.begin(write=True) as transaction:
+            transaction.delete(b"2")
+    images, labels = _read(tmp_path / "theirs.lmdb")
+    assert images == jpegs(COUNT)[:2] + jpegs(COUNT)[3:]
+    assert labels == [-1] * 4
+
+
+def test_many_values_of_py_lmdb_of_all_sizes_in_a_database_of_its_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = {}
+    with lmdb.open(str(tmp_path / "many"), map_size=1 << 28, max_dbs=2) as database:
+        inner = database.open_db(b"train")
+        for start in range(0, 3000, 500):
+            with database.begin(write=True, db=inner) as transaction:
+                for number in range(start, start + 500):
+                    key = b"%06d" % rng.integers(1_000_000)
+                    values[key] = b"\xff\xd8" + rng.bytes(int(rng.choice([3, 40, 700, 1990, 4100, 20_000])))
+                    transaction.put(key, values[key])
+                    del number
+        with database.begin(write=True, db=inner) as transaction:
+            for key in sorted(values)[::7]:
+                transaction.delete(key)
+                del values[key]
+    with pytest.raises(rk.FormatError, match="Name a database by images="):
+        open_source(tmp_path / "many")
+    source = open_source(tmp_path / "many", options={"images": "train"})
+    assert [bytes(source.read(number)) for number in range(len(source))] == [
+        values[key] for key in sorted(values)
+    ]
+
+
+def test_pixels_of_caffe_are_turned_into_rgb(tmp_path: Path) -> None:
+    from rekindle.fetch.wire import encoded_bytes, encoded_number
+
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    caffe = np.ascontiguousarray(pixels[:, :, ::-1].transpose(2, 0, 1))
+    datum = b"".join(
+        [
+            encoded_number(1, 3),
+            encoded_number(2, 6),
+            encoded_number(3, 5),
+            encoded_bytes(4, caffe.tobytes()),
+            encoded_number(5, 42),
+        ]
+    )
+    with (
+        lmdb.open(str(tmp_path / "a"), map_size=1 << 24) as database,
+        database.begin(write=True) as transaction,
+    ):
+        transaction.put(b"0", datum)
+    image, label = rk.open(tmp_path / "a")[0]
+    np.testing.assert_array_equal(image, pixels)
+    assert label == 42
