@@ -60,8 +60,7 @@ def packed_files(url: str, options: RemoteOptions) -> list[RemoteFile] | None:
     store = RemoteStore(names[0], options)
     if len(names) == 1 and not _has_wildcard(url) and store.is_folder(store.path):
         inside = f"{url.rstrip('/')}/data.mdb"
-        path = store.strip(inside)
-        return remote_files(inside, options) if store.exists(path) else None
+        return remote_files(inside, options) if store.exists(store.strip(inside)) else None
     return remote_files(names[0], options, names)
 
 

@@ -1,7 +1,7 @@
 """Objects behind a URL: what there is, which version of it, and ranges of its bytes, through fsspec.
 
-fsspec's file systems live with an event loop in a thread, which a fork does not copy: each process makes its
-own when it first needs one. Every call goes through `persist`.
+fsspec's file systems live with an event loop in a thread, which a fork does not copy: each process asks for
+its own when it first needs one. Every call goes through `persist`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class RemoteStore:
         try:
             import fsspec
 
-            options = {**self.options.storage_options, "skip_instance_cache": True}
+            options = dict(self.options.storage_options)
             if self.url.startswith(("s3://", "s3a://")):  # Trying again is ours, and counted.
                 options.setdefault("config_kwargs", {"retries": {"max_attempts": 0}})
             system, path = fsspec.core.url_to_fs(self.url, **options)

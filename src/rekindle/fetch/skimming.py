@@ -48,7 +48,7 @@ class Skimmed:
         """Nothing: what is read next is known only when it has been read."""
 
     def _fetch(self, offset: int, length: int) -> bytes:
-        is_next = 0 <= offset - self._end <= _CLOSE
+        is_next = abs(offset - self._end) <= _CLOSE
         self._length = min(2 * self._length, _REQUEST * _AT_ONCE) if is_next else _LITTLE
         whole = min(max(length, self._length), self.size - offset)
         starts = range(offset, offset + whole, _REQUEST)
