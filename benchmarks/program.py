@@ -15,6 +15,7 @@ from typing import Any
 
 PROGRAMS = (
     "peers",
+    "packed",
     "pil_pipeline",
     "small_arrays",
     "tensor_dataset",
@@ -55,6 +56,8 @@ def made_with() -> dict[str, Any]:
         "opencv-python-headless",
         "numba",
         "nvidia-dali-cuda120",
+        "h5py",
+        "webdataset",
     )
     return {
         "cpus": os.cpu_count(),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,20 @@ def test_the_tfrecord_package_reads_ours_and_we_read_its(tmp_path: Path) -> None
     assert _read(tmp_path / "theirs.tfrecord") == (jpegs(COUNT), LABELS)
     many = _read(tmp_path / "theirs.tfrecord", features={"image": "image", "label": "many"})
     assert many == (jpegs(COUNT), [3] * COUNT)
+
+
+FIXTURES = Path(__file__).parent / "fixtures"  # with the program that made them
+
+
+@pytest.mark.parametrize("name", ["tensorflow.tfrecord", "tensorflow.tfrecord.gz"])
+def test_files_that_tensorflow_wrote(tmp_path: Path, name: str) -> None:
+    shutil.copy(FIXTURES / name, tmp_path)
+    data = rk.open(tmp_path / name)
+    assert (data.targets, data.classes) == ([0, 1, 2, 0, 1], ["cat", "dog", "owl"])
+    for number, (image, _) in enumerate(data):
+        np.testing.assert_array_equal(image, np.full((8, 6, 3), 40 * number))
+    other = rk.open(tmp_path / name, features={"image": "image/encoded", "label": "image/height"})
+    assert other.targets == [8] * 5
 
 
 def test_records_of_the_protobuf_library(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rekindle.errors import FormatError
 from rekindle.fetch.byte_files import ByteFile
-from rekindle.fetch.record_index import MOST_BYTES, Decoding
+from rekindle.fetch.record_index import MOST_BYTES, MOST_CHUNK_BYTES, Decoding
 
 _DTYPES = "?biufc"  # kinds of plain numbers
 _ORDERS = {"HWC", "CHW", "HW", "CHW BGR", ""}  # what the axes of an image are; "" leaves an array as it is
@@ -38,7 +38,11 @@ def decoder(decoding: Decoding, files: Sequence[ByteFile], chunks: NDArray[np.vo
             return _Array(files, dtype, shape, order)
         if kind == "chunks":
             chunk = tuple(map(int, decoding["chunk"]))
-            if len(chunk) != len(shape) + 1 or min(chunk) < 1 or _count(chunk) * dtype.itemsize > MOST_BYTES:
+            if (
+                len(chunk) != len(shape) + 1
+                or min(chunk) < 1
+                or max(_count(chunk), _count(shape)) * dtype.itemsize > MOST_CHUNK_BYTES
+            ):
                 raise ValueError(f"chunks of {chunk}")
             filters = [(str(name), int(value)) for name, value in decoding["filters"]]
             np.array(decoding.get("fill", 0)).astype(dtype)

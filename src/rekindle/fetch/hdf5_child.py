@@ -20,7 +20,7 @@ MOST_SHOWN = 40
 IMAGE_NAMES = ("images", "image", "data", "x", "img", "imgs", "jpeg", "jpg", "encoded", "features")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "cls", "class", "classes")
 MOST_AXES = 8
-MOST_CHUNKS = 200_000_000
+MORE_CHUNKS = 1_000_000  # than the file has bytes: most of them would never have been written
 
 
 class Refused(Exception):  # noqa: N818 - reads as what happened
@@ -258,8 +258,8 @@ def _chunk_table(data: Any) -> Any:
     count = 1
     for length in grid:
         count *= int(length)
-    if count > MOST_CHUNKS:
-        raise Refused(f"{data.name!r} has {count:,} chunks, more than {MOST_CHUNKS:,}.")
+    if count > MORE_CHUNKS + data.file.id.get_filesize():
+        raise Refused(f"{data.name!r} has {count:,} chunks, more than the file has bytes.")
     table = np.zeros((count, 3), dtype=np.int64)
 
     def visit(info: Any) -> None:

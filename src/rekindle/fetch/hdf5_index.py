@@ -43,6 +43,7 @@ from rekindle.fetch.record_index import (
 
 PATIENCE = 60.0  # seconds for a file, and one more for each megabyte that it has
 _PIECE = 1 << 16
+_MOST_GROWTH = 2000  # no compression of HDF5 makes more of its bytes
 
 
 def index_hdf5(
@@ -244,8 +245,8 @@ def _of_array(
     count, *shape = told["shape"]
     dtype = np.dtype(told["dtype"])
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if nbytes > MOST_BYTES:
-        raise FormatError(f"{file.name!r} at byte 0: samples of {nbytes:,} bytes.")
+    if not 0 < nbytes <= MOST_BYTES or count * nbytes > _MOST_GROWTH * file.size + (64 << 20):
+        raise FormatError(f"{file.name!r} at byte 0: {count:,} samples of {nbytes:,} bytes do not fit it.")
     if table is None:
         if told["size"] < count * nbytes or told["offset"] + count * nbytes > file.size:
             raise FormatError(
@@ -279,7 +280,7 @@ def _whole(
 ) -> NDArray[Any]:
     """All of a data set of one axis."""
     (count,) = told["shape"]
-    if not 0 <= count * dtype.itemsize <= 64 * file.size + (1 << 20):
+    if not 0 <= count * dtype.itemsize <= _MOST_GROWTH * file.size + (1 << 20):
         raise FormatError(f"{file.name!r} at byte 0: {told['name']!r} is said to have {count:,} entries.")
     if table is None:
         if count * dtype.itemsize > told["size"]:

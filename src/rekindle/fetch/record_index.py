@@ -35,6 +35,7 @@ CHUNK = np.dtype([("offset", "<i8"), ("length", "<u4"), ("file", "<u4"), ("mask"
 NO_LABEL = -1
 MOST_BYTES = (1 << 31) - 1  # of one sample: more is refused, since only a damaged file has it
 MOST_DECODINGS = 1 << 16
+MOST_CHUNK_BYTES = 1 << 28  # of one chunk, or of a sample that is put together from chunks
 
 # How bytes become a sample, as plain data: {"kind": "bytes"}, {"kind": "array", "dtype": "|u1", "shape": …}
 # or {"kind": "chunks", …}; `decodings.py` knows them.

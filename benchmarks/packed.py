@@ -1,0 +1,300 @@
+"""Packed files beside a file a sample, h5py and webdataset.
+
+Question: How much faster are samples read from packed files, and what is left of it in the image path?
+
+Method: photographs are packed into HDF5 (by h5py itself as well), TFRecord, tar and LMDB. First only their
+bytes: samples in random order, one thread, each contender in an interpreter of its own, page cache warm;
+`view` is what a source gives (no copy), `copy` makes bytes of it. With two threads, a checksum (zlib, without
+Python's lock) touches every byte. Cold: the files are dropped from the page cache before. Through the loader:
+batches of 64 encoded images with 2 workers, against webdataset's pipeline (4 shards, shuffle buffer of 1,000)
+in torch's loader. Then the image path (decode, RandomResizedCrop 224, flip, normalise; `extensive` adds
+ColorJitter) with 2 threads, from files, from HDF5, and from copies of 400 pixels, half of them raw. Last, an
+index of 10,000,000 samples is opened.
+
+    python -m benchmarks packed --data ../shared/data/imagenet-sample.tar
+
+Reading: samples/s, more is better. The bars: ≥ 10× h5py, ≥ 3× a file a sample, 2 threads ≥ 1.7× one, ≥ 2×
+webdataset, the image path ≥ 1.0× that from files and ≥ 1.8× from the half raw copy; 10,000,000 samples open
+in < 100 ms.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import random
+import resource
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.alternate import alternate
+from benchmarks.answer import Bar, Comparison, compare
+from benchmarks.fresh_process import in_fresh_process
+from benchmarks.packs import SHARDS, make_packs
+from benchmarks.photographs import described, photographs
+
+WORKERS, BATCH_SIZE, BUFFER = 2, 64, 1000
+FORMATS = {"HDF5": "h5", "TFRecord": "tfrecord", "tar": "tar", "LMDB": "lmdb"}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LEAST_SECONDS = 0.5
+MANY = 10_000_000
+
+
+# Bytes only.
+
+
+def reader(contender: str, path: str) -> tuple[int, Callable[[int], Any]]:
+    """How many samples there are, and what reads one."""
+    if contender == "h5py":
+        import h5py
+
+        stored = h5py.File(path)["images"]
+        return len(stored), lambda index: stored[index]
+    if contender == "a file a sample":
+        names = sorted(glob.glob(os.path.join(path, "*.jpg")))
+
+        def read(index: int) -> bytes:
+            with open(names[index], "rb") as file:
+                return file.read()
+
+        return len(names), read
+    from rekindle.fetch import open_source
+
+    source = open_source(path)
+    return len(source), source.read
+
+
+def measure_bytes(contender: str, path: str, how: str) -> float:
+    """Samples a second in random order: as a view, as a copy, or touched by 1 or 2 threads."""
+    count, read = reader(contender, path)
+    use: Callable[[int], Any] = {
+        "view": read,
+        "copy": lambda index: bytes(read(index)),
+        "1 thread": lambda index: zlib.crc32(read(index)),
+        "2 threads": lambda index: zlib.crc32(read(index)),
+    }[how]
+    threads = 2 if how == "2 threads" else 1
+    order = list(range(count))
+    random.Random(0).shuffle(order)
+
+    def run(part: list[int]) -> None:
+        for index in part:
+            use(index)
+
+    run(order)
+    done, start = 0, time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        while time.perf_counter() - start < LEAST_SECONDS:
+            list(pool.map(run, [order[n::threads] for n in range(threads)]))
+            done += count
+    return done / (time.perf_counter() - start)
+
+
+def measure_cold(contender: str, path: str) -> float:
+    """Samples a second, each read once and touched, after its files were dropped from the page cache."""
+    count, read = reader(contender, path)
+    order = list(range(count))
+    random.Random(0).shuffle(order)
+    for name in [path] if os.path.isfile(path) else glob.glob(os.path.join(path, "*")):
+        file = os.open(name, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+    start = time.perf_counter()
+    for index in order:
+        zlib.crc32(read(index))
+    return count / (time.perf_counter() - start)
+
+
+# Through loaders.
+
+
+def measure_loader(contender: str, path: str) -> float:
+    """Samples a second of encoded images in batches, workers' start not counted."""
+    batches: Iterable[Any]
+    if contender == "webdataset":
+        import torch
+        import webdataset
+
+        dataset = (
+            webdataset.WebDataset(path, shardshuffle=SHARDS, nodesplitter=None)
+            .shuffle(BUFFER)
+            .to_tuple("jpg", "cls")
+            .batched(BATCH_SIZE, collation_fn=list)
+        )
+        batches = torch.utils.data.DataLoader(
+            dataset, batch_size=None, num_workers=WORKERS, persistent_workers=True
+        )
+    else:
+        import rekindle as rk
+
+        batches = rk.DataLoader(
+            rk.open(path, decode=False),
+            batch_size=BATCH_SIZE,
+            shuffle=True,
+            num_workers=WORKERS,
+            collate_fn=list,
+            seed=0,
+        )
+    return _epoch_rate(batches, len)
+
+
+def measure_images(path: str, extensive: bool) -> float:
+    """Samples a second of the whole image path."""
+    import rekindle as rk
+
+    T = rk.transforms  # noqa: N806
+    extra = [T.ColorJitter(0.4, 0.4, 0.4)] if extensive else []
+    steps = [T.RandomResizedCrop(224), *extra, T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+    loader = rk.DataLoader(
+        rk.open(path, transform=steps), batch_size=BATCH_SIZE, shuffle=True, num_workers=WORKERS, seed=0
+    )
+    return _epoch_rate(loader, lambda batch: len(batch[0]))
+
+
+def _epoch_rate(batches: Iterable[Any], size: Callable[[Any], int], epochs: int = 2) -> float:
+    for _ in batches:  # Starts workers, compiles, fills the page cache.
+        pass
+    done, start = 0, time.perf_counter()
+    for _ in range(epochs):
+        for batch in batches:
+            done += size(batch)
+    return done / (time.perf_counter() - start)
+
+
+# Opening.
+
+
+def measure_opening(path: str) -> dict[str, float]:
+    """Milliseconds and MB that opening an index of many samples takes, first reads included."""
+    from rekindle.fetch.byte_files import LocalFile
+    from rekindle.fetch.packed import Packed
+    from rekindle.fetch.tar_index import index_tar
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    source = Packed(path, [LocalFile(path)], index_tar)
+    for index in (0, MANY // 2, MANY - 1):
+        source.read(index)
+    took = time.perf_counter() - start
+    assert len(source) == MANY
+    return {"ms": 1e3 * took, "MB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
+
+
+def _large_index(folder: Path) -> str:
+    from rekindle.fetch import index_file
+    from rekindle.fetch.byte_files import LocalFile
+    from rekindle.fetch.record_index import RecordIndex, make_rows
+
+    path = folder / "many.tar"
+    with path.open("wb") as file:
+        file.truncate(MANY * 1000)  # Nothing is written: a file of holes.
+    rows = make_rows(np.arange(MANY, dtype=np.int64) * 1000, 1000, np.arange(MANY) % 1000)
+    files = [LocalFile(path)]
+    assert index_file.write_index(index_file.places(files, {})[0], RecordIndex("tar", rows), files)
+    return str(path)
+
+
+# The answer.
+
+
+def measure(rounds: int, data: str | None) -> list[Comparison]:
+    """Bytes, threads, loaders, images and opening, each against its peer."""
+    images = photographs(data)
+    what = described(data, images)
+    with tempfile.TemporaryDirectory(prefix="rekindle-packed-") as folder:
+        packs = make_packs([str(path) for path in images], Path(folder))
+        return [
+            *_bytes(what, packs, rounds),
+            *_threads(what, packs, rounds),
+            *_loaders(what, packs, rounds),
+            *_images(what, packs, rounds),
+            *_opening(_large_index(Path(folder)), rounds),
+        ]
+
+
+def _call(function: Callable[..., Any], **arguments: Any) -> Callable[[], Any]:
+    return lambda: in_fresh_process(function, **arguments)
+
+
+def _bytes(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
+    found = []
+    for how in ("view", "copy"):
+        turns = {
+            "h5py": _call(measure_bytes, contender="h5py", path=packs["h5py's"], how=how),
+            "rekindle": _call(measure_bytes, contender="rekindle", path=packs["h5py's"], how=how),
+        }
+        title = f"{what}; bytes at random, one thread, HDF5 that h5py wrote; {how}"
+        found.append(compare(title, "samples/s", alternate(turns, rounds), {"rekindle": [Bar("≥", 10.0)]}))
+    by_format = {name: packs[ending] for name, ending in FORMATS.items()}
+    for how in ("view", "copy"):
+        turns = {
+            "a file a sample": _call(measure_bytes, contender="a file a sample", path=packs["files"], how=how)
+        }
+        for name, path in by_format.items():
+            turns[name] = _call(measure_bytes, contender=name, path=path, how=how)
+        bars = {name: [Bar("≥", 3.0, aim=how == "copy")] for name in by_format}
+        found.append(
+            compare(
+                f"{what}; bytes at random, one thread; {how}", "samples/s", alternate(turns, rounds), bars
+            )
+        )
+    turns = {"a file a sample": _call(measure_cold, contender="a file a sample", path=packs["files"])}
+    for name, path in by_format.items():
+        turns[name] = _call(measure_cold, contender=name, path=path if name != "LMDB" else f"{path}/data.mdb")
+    title = f"{what}; bytes at random, one thread, page cache dropped, every byte touched"
+    found.append(compare(title, "samples/s", alternate(turns, rounds), {}))
+    return found
+
+
+def _threads(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
+    found = []
+    for name, ending in FORMATS.items():
+        turns = {
+            how: _call(measure_bytes, contender=name, path=packs[ending], how=how)
+            for how in ("1 thread", "2 threads")
+        }
+        title = f"{what}; {name}, bytes at random, every byte touched"
+        found.append(compare(title, "samples/s", alternate(turns, rounds), {"2 threads": [Bar("≥", 1.7)]}))
+    return found
+
+
+def _loaders(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
+    turns = {
+        name: _call(measure_loader, contender=name, path=packs["shards"])
+        for name in ("webdataset", "rekindle")
+    }
+    title = f"{what}; {SHARDS} tar shards, encoded images in batches of {BATCH_SIZE}, {WORKERS} workers"
+    return [compare(title, "samples/s", alternate(turns, rounds), {"rekindle": [Bar("≥", 2.0)]})]
+
+
+def _images(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
+    found = []
+    for extensive in (False, True):
+        turns = {
+            name: _call(measure_images, path=packs[name], extensive=extensive)
+            for name in ("files", "h5", "tar", "smaller", "half raw")
+        }
+        bars = {"h5": [Bar("≥", 1.0)], "half raw": [Bar("≥", 1.8)]}
+        work = "extensive operations" if extensive else "few operations"
+        title = f"{what}; the image path, {work}, {WORKERS} threads"
+        found.append(compare(title, "samples/s", alternate(turns, rounds), bars if not extensive else {}))
+    return found
+
+
+def _opening(path: str, rounds: int) -> list[Comparison]:
+    measured = alternate({"rekindle": _call(measure_opening, path=path)}, rounds)["rekindle"]
+    title = f"opening an index of {MANY:,} samples and reading three"
+    return [
+        compare(
+            title, "ms", {"rekindle": [one["ms"] for one in measured]}, {"rekindle": [Bar("<", 100, "ms")]}
+        ),
+        compare(f"{title}; memory", "MB", {"rekindle": [one["MB"] for one in measured]}, {}),
+    ]
