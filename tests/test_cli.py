@@ -367,3 +367,8 @@ def test_names_that_differ_only_in_their_ending_stay_apart(tmp_path: Path) -> No
         Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / f"train/a/same.{ending}")
     main(["pack", str(tmp_path / "train"), str(tmp_path / "x.tar")])
     assert len(rk.open(tmp_path / "x.tar")) == 2
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    program = "import sys, rekindle.cli; rekindle.cli._parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

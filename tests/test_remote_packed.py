@@ -1,4 +1,4 @@
-"""Packed files behind a URL: the samples of the local files, however the server behaves; indexed by ranges."""
+"""Packed files behind a URL: the samples of the local files, however the server behaves."""
 
 from __future__ import annotations
 
