@@ -16,6 +16,7 @@ from typing import Any
 PROGRAMS = (
     "peers",
     "packed",
+    "pipelines",
     "pil_pipeline",
     "small_arrays",
     "tensor_dataset",
