@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import rekindle as rk
-from rekindle.fetch import Folder
+from rekindle.fetch import Folder, writer_for
 from rekindle.fetch.remote_files import remote_files
 from s3_server import SECRET, FaultyProxy, Request, S3Server, s3_behind_proxy, storage_options
 
@@ -265,6 +265,9 @@ def test_labels_come_from_a_file_in_the_remote_folder(tmp_path: Path) -> None:
 
 def test_a_server_that_knows_no_ranges_will_do(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(range(200)))
+    writer = writer_for(tmp_path / "x.tar")
+    writer.add("one", np.zeros((4, 4, 3), np.uint8), 3)
+    writer.close()
     handler = functools.partial(_Quiet, directory=str(tmp_path))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -273,6 +276,12 @@ def test_a_server_that_knows_no_ranges_will_do(tmp_path: Path) -> None:
         file = remote_files(url, rk.RemoteOptions(cache_directory=tmp_path / "cache"))[0]
         assert (file.name, file.size) == (url, 200)
         assert file.read(100, 3) == bytes([100, 101, 102])
+        packed = rk.open(
+            url.replace("x.bin", "x.tar"), remote=rk.RemoteOptions(cache_directory=tmp_path / "cache")
+        )
+        assert (packed[0][0].shape, packed[0][1]) == ((4, 4, 3), 3)
+        with pytest.raises(rk.RemoteError, match=r"missing\.tar"):
+            rk.open(url.replace("x.bin", "missing.tar"))
     finally:
         server.shutdown()
         server.server_close()

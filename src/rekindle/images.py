@@ -136,6 +136,7 @@ class ImageDataset(_Native):
         pixel_limit: int | None = None,
     ) -> None:
         self.source, self.transform, self.decode = source, transform, decode
+        self._announces = hasattr(source, "prefetch") and getattr(source, "is_worth_prefetching", True)
         self._foreign: Callable[[Any], Any] | None = None
         self._pixel_limit = pixel_limit
         if not decode:
@@ -178,9 +179,8 @@ class ImageDataset(_Native):
 
     def will_need(self, indices: Sequence[int]) -> None:
         """Let the source start to fetch samples that will be asked for soon, if it can."""
-        prefetch = getattr(self.source, "prefetch", None)
-        if prefetch is not None:
-            prefetch([self._check(index) for index in indices])
+        if self._announces:
+            self.source.prefetch([self._check(index) for index in indices])  # type: ignore[attr-defined]
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         index = self._check(index)

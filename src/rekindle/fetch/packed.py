@@ -20,6 +20,7 @@ from rekindle.fetch.record_index import ROW, RecordIndex
 from rekindle.fetch.source import Stored
 
 _ROW = struct.Struct("<qqIIII")
+_WORTH_PREFETCHING = 32 << 10  # bytes of a sample, on average
 _ROWS_A_BLOCK = (BLOCK // ROW.itemsize).bit_length() - 1
 
 Indexer = Callable[[Sequence[ByteFile], Mapping[str, Any], Callable[[int], None]], RecordIndex]
@@ -105,6 +106,13 @@ class Packed:
             else:
                 found.append((file, offset, length))
         return found
+
+    @property
+    def is_worth_prefetching(self) -> bool:
+        """Whether to announce samples takes less time than it saves: not for small ones on this machine."""
+        if any(hasattr(file, "skimmed") for file in self.files):
+            return True
+        return sum(file.size for file in self.files) >= _WORTH_PREFETCHING * max(1, self._size)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Start to fetch these samples, which will be read soon."""

@@ -163,7 +163,9 @@ class RemoteStore:
         return sorted(self._call(f"cannot list {self.name_of(pattern)!r}", "glob", pattern))
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is something below a path."""
+        """Whether there is something below a path. HTTP has no folders, and to look for one reads the object."""
+        if self.url.startswith(("http://", "https://")):
+            return False
         return bool(self._call(f"cannot find {self.name_of(path)!r}", "isdir", path))
 
     def exists(self, path: str) -> bool:
