@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ _VERSION_FIELDS = (
     "ETag", "etag", "generation", "md5Hash", "crc32c", "content_md5", "Content-MD5", "VersionId",
     "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created",
 )  # fmt: skip
+_SLOWEST = 64 << 10  # bytes a second: a request that is slower than this is taken for dead
 _CHANGED = "the object has changed since it was opened; open it again"
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 
@@ -36,7 +37,8 @@ class RemoteOptions:
             half of what the disk has free.
         cache_directory: Where it is kept; by default below `~/.cache/rekindle` (or `$XDG_CACHE_HOME`).
         deadline: Seconds in which a read must succeed, all attempts together.
-        attempt_timeout: Seconds after which one attempt is given up.
+        attempt_timeout: Seconds after which one attempt is given up. Both are longer for large reads, by the
+            time that these take at 64 KiB a second.
         parallel: How many reads a process has under way at once.
         ahead_bytes: How many bytes a process may hold that were fetched ahead and not used yet.
 
@@ -163,7 +165,7 @@ class RemoteStore:
         return sorted(self._call(f"cannot list {self.name_of(pattern)!r}", "glob", pattern))
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is something below a path. HTTP has no folders, and to look for one reads the object."""
+        """Whether there is something below a path. HTTP has no folders; to look for one reads the object."""
         if self.url.startswith(("http://", "https://")):
             return False
         return bool(self._call(f"cannot find {self.name_of(path)!r}", "isdir", path))
@@ -213,7 +215,9 @@ class RemoteStore:
                 raise OSError(f"{len(data):,} bytes came instead of {length:,}")
             return data
 
-        return persist(attempt, what, self.options.patience)
+        patience, extra = self.options.patience, length / _SLOWEST
+        longer = replace(patience, attempt=patience.attempt + extra, deadline=patience.deadline + extra)
+        return persist(attempt, what, longer)
 
     def _range(self, wanted: RemoteObject, offset: int, length: int, seconds: float) -> bytes:
         system = self._open()[0]
