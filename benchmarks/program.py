@@ -17,12 +17,16 @@ PROGRAMS = (
     "peers",
     "packed",
     "pipelines",
+    "reuse",
+    "layers",
+    "echo",
     "pil_pipeline",
     "small_arrays",
     "tensor_dataset",
     "first_batch",
     "memory",
     "planning",
+    "store",
     "counters_cost",
 )
 

@@ -12,7 +12,7 @@ import rekindle
 
 ROOT = Path(rekindle.__file__).parent
 FOLDERS = ["choose", "fetch", "prepare", "reuse", "run", "ship", "tune"]
-SHARED = {"errors", "keys", "counters", "available", "global_random"}
+SHARED = {"errors", "keys", "counters", "available", "global_random", "memory_file"}
 # What wires the folders together, and may see all of them.
 WIRING = {
     "__init__",
@@ -29,6 +29,7 @@ WIRING = {
     "state",
     "transforms",
     "with_accelerate",
+    "with_reuse",
 }
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.
@@ -63,7 +64,7 @@ def _name(path):
 
 def test_the_imports_of_every_file_are_found():
     assert ["keys"] in list(_imports(ROOT / "choose" / "plan.py"))
-    assert ["choose", "plan", "plan_epoch"] in list(_imports(ROOT / "choose" / "orders.py"))
+    assert ["choose", "plan", "EpochPlan"] in list(_imports(ROOT / "choose" / "orders.py"))
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.parent != ROOT], ids=_name)
@@ -101,16 +102,21 @@ def test_the_public_names_are_these():
         "DataError",
         "DataLoader",
         "DecodeError",
+        "Diversity",
+        "Echo",
         "FormatError",
         "ImageDataset",
+        "Jpeg",
         "LoaderTimeout",
         "OutOfMemoryError",
+        "Refurbish",
         "RekindleError",
         "RemoteError",
         "RemoteOptions",
         "Report",
         "StateError",
         "WorkerError",
+        "diversity",
         "open",
         "transforms",
     ]

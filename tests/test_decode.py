@@ -182,3 +182,66 @@ def test_photographs_are_equal_to_pillow() -> None:
     for photograph in photographs():
         data = saved(Image.fromarray(photograph), "JPEG")
         np.testing.assert_array_equal(decode(data), by_pillow(data))
+
+
+TALL = {
+    name: saved(picture(83, 301), "JPEG", quality=85, **settings)
+    for name, settings in {
+        "420": {},
+        "444": {"subsampling": 0},
+        "422": {"subsampling": 1},
+        "restarts": {"restart_marker_blocks": 3},
+        "progressive": {"progressive": True},
+    }.items()
+} | {"grey": saved(picture(83, 301).convert("L"), "JPEG")}
+
+
+@pytest.mark.parametrize("shrink", [1, 2, 4, 8])
+@pytest.mark.parametrize("data", TALL.values(), ids=TALL)
+def test_the_first_rows_are_those_of_the_whole_image(data: bytes, shrink: int) -> None:
+    header = read_header(data)
+    whole = decode_with(header, data, shrink)
+    for rows in (1, 2, 15, 16, 17, 100, 250, 300, 301):
+        some = decode_with(header, data, shrink, rows, scratch=True)
+        count = -(-rows // shrink)
+        assert some.shape[0] >= count
+        np.testing.assert_array_equal(some[:count], whole[:count], err_msg=f"{rows} rows")
+
+
+def test_a_jpeg_is_not_decoded_further_down_than_it_must() -> None:
+    data = TALL["420"]
+    assert decode_with(read_header(data), data, 1, 100, scratch=True).shape[0] < 130
+
+
+@pytest.mark.parametrize("name", [name for name in TALL if name != "progressive"])
+def test_damage_in_the_rows_that_are_needed_is_found(name: str) -> None:
+    """Or else Pillow, too, decodes all of it without a complaint, and gives the same."""
+    data, rng = TALL[name], np.random.default_rng(0)
+    start = data.index(b"\xff\xda") + 16
+    found = 0
+    for place in rng.integers(start, len(data) - 2, 300):
+        damaged = bytearray(data)
+        damaged[place] ^= int(rng.integers(1, 256))
+        broken = bytes(damaged)
+        try:
+            some = decode_with(read_header(broken), broken, 1, 150, scratch=True)[:150].copy()
+        except DecodeError:
+            found += 1
+            continue
+        try:
+            whole = decode(broken)
+        except DecodeError:  # further down
+            continue
+        np.testing.assert_array_equal(some, whole[:150])
+    assert found > 0
+
+
+@pytest.mark.parametrize("data", TALL.values(), ids=TALL)
+def test_a_cut_off_jpeg_is_an_error_even_if_the_rows_that_are_needed_are_there(data: bytes) -> None:
+    whole = decode(data)
+    for length in range(len(data) // 2, len(data), 7):
+        try:
+            some = decode_with(read_header(data[:length]), data[:length], 1, 20, scratch=True)
+        except DecodeError:
+            continue
+        np.testing.assert_array_equal(some, whole, err_msg=f"cut after {length} of {len(data)} bytes")

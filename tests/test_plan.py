@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import FrozenInstanceError
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -66,8 +67,9 @@ def test_orders_say_all_that_the_plan_says(arguments):
         assert (order.epoch, order.step) == (arguments["epoch"], step)
         assert order.ids.tolist() == order.indices == plan.ids[rows].tolist()
         assert all(type(index) is int for index in order.indices)
-        for name in ("generations", "fresh", "weights"):
-            assert np.array_equal(getattr(order, name), getattr(plan, name)[rows])
+        for name in ("generations", "turns", "fresh", "weights"):
+            ours = np.broadcast_to(getattr(order, name), order.ids.shape)
+            assert np.array_equal(ours, getattr(plan, name)[rows])
         assert order.peers is plan.ids
 
 
@@ -98,11 +100,16 @@ def test_ranks_together_train_in_the_order_of_one(arguments, world):
         assert np.array_equal(plan_epoch(**arguments, rank=rank, world=world).ids, alone[rank::world])
 
 
+def _plan(size, arguments, epoch):
+    return plan_epoch(size=size(), epoch=epoch, **arguments)
+
+
 @given(PLANS)
 def test_epochs_follow_each_other_without_end(arguments):
     arguments = dict(arguments)
     epoch, size = arguments.pop("epoch"), arguments.pop("size")
-    orders = planned_epochs(lambda: size, epoch=epoch, first_step=0, without=(), **arguments)
+    plan_of = partial(_plan, lambda: size, arguments)
+    orders = planned_epochs(plan_of, epoch=epoch, first_step=0, without=())
     for number in (epoch, epoch + 1, epoch + 2):
         plan = plan_epoch(size=size, epoch=number, **arguments)
         ours = list(islice(orders, plan.steps + 1))
@@ -110,20 +117,18 @@ def test_epochs_follow_each_other_without_end(arguments):
 
 
 def test_a_first_epoch_may_go_on_in_its_middle_and_leave_out_steps():
-    orders = planned_epochs(
-        lambda: 10, epoch=4, first_step=1, without={2}, seed=0, shuffle=False, batch_size=2,
-        drop_last=False,
-    )  # fmt: skip
+    arguments = {"seed": 0, "shuffle": False, "batch_size": 2, "drop_last": False}
+    plan_of = partial(_plan, lambda: 10, arguments)
+    orders = planned_epochs(plan_of, epoch=4, first_step=1, without={2})
     steps = [(o.epoch, o.step) for o in islice(orders, 12) if isinstance(o, BatchOrder)]
     assert steps == [(4, 1), (4, 3), (4, 4), *((5, n) for n in range(5)), (6, 0), (6, 1)]
 
 
 def test_a_data_set_that_grows_is_seen_in_the_next_epoch():
     samples = [0, 1]
-    orders = planned_epochs(
-        lambda: len(samples), epoch=0, first_step=0, without=(), seed=0, shuffle=False, batch_size=8,
-        drop_last=False,
-    )  # fmt: skip
+    arguments = {"seed": 0, "shuffle": False, "batch_size": 8, "drop_last": False}
+    plan_of = partial(_plan, lambda: len(samples), arguments)
+    orders = planned_epochs(plan_of, epoch=0, first_step=0, without=())
     assert next(orders).indices == [0, 1]
     samples.append(2)
     assert next(orders) == EndOfEpoch(0)

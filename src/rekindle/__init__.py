@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rekindle.fetch import RemoteOptions
     from rekindle.images import ArrayImages, ImageDataset, open
     from rekindle.loader import DataLoader
+    from rekindle.reuse import Diversity, Echo, Jpeg, Refurbish, diversity
     from rekindle.ship import BatchInfo
     from rekindle.tune import Report
 
@@ -41,16 +42,21 @@ __all__ = [
     "DataError",
     "DataLoader",
     "DecodeError",
+    "Diversity",
+    "Echo",
     "FormatError",
     "ImageDataset",
+    "Jpeg",
     "LoaderTimeout",
     "OutOfMemoryError",
+    "Refurbish",
     "RekindleError",
     "RemoteError",
     "RemoteOptions",
     "Report",
     "StateError",
     "WorkerError",
+    "diversity",
     "open",
     "transforms",
 ]
@@ -62,9 +68,14 @@ _HOMES = {
     "ArrayImages": "images",
     "BatchInfo": "ship",
     "DataLoader": "loader",
+    "Diversity": "reuse",
+    "Echo": "reuse",
     "ImageDataset": "images",
+    "Jpeg": "reuse",
+    "Refurbish": "reuse",
     "RemoteOptions": "fetch",
     "Report": "tune",
+    "diversity": "reuse",
     "open": "images",
 }
 

@@ -29,6 +29,7 @@ from rekindle.fetch.labels import Labels
 from rekindle.fetch.opening import open_source
 from rekindle.fetch.remote_store import RemoteOptions
 from rekindle.fetch.source import Source
+from rekindle.fetch.writers import as_bytes
 
 if TYPE_CHECKING:
     from rekindle.prepare.pipeline import Pipeline
@@ -103,6 +104,24 @@ class _Native(Dataset[tuple[Any, int]]):
             return None
         image = self._pipeline.output.empty(1)[0]
         return (image if self._pipeline.output.tensor else image.numpy()), 0
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The steps, as the smallest ones between which the pipeline can be cut; none if it is foreign."""
+        return () if self._pipeline is None else self._pipeline.layers
+
+    def cut(self, place: int) -> tuple[Pipeline, Pipeline]:
+        """The pipeline in two: its first `place` layers, from `raw` to an image, and the rest."""
+        assert self._pipeline is not None
+        return self._pipeline.cut(place)
+
+    @abstractmethod
+    def raw(self, index: int) -> Any:
+        """What the pipeline starts from: the bytes of a file, or an image in memory."""
+
+    @abstractmethod
+    def label(self, index: int) -> int:
+        """The class number of a sample."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -197,7 +216,7 @@ class ImageDataset(_Native):
             else:
                 image = decode(data, pixel_limit=self._pixel_limit or PIXEL_LIMIT)
         except DecodeError as error:
-            raise self._located(error, index) from error
+            raise self.located(error, index) from error
         return self._foreign(image), label
 
     def sample(self, index: int, numbers: NDArray[np.float64]) -> tuple[Any, int]:
@@ -207,7 +226,7 @@ class ImageDataset(_Native):
         try:
             return self._pipeline.make(self.source.read(index), numbers), self.source.target(index)
         except DecodeError as error:
-            raise self._located(error, index) from error
+            raise self.located(error, index) from error
 
     def write(self, index: int, numbers: NDArray[np.float64], out: NDArray[Any]) -> int:
         """Write the image to `out`, given `uniforms` numbers; returns the label."""
@@ -216,10 +235,26 @@ class ImageDataset(_Native):
         try:
             self._pipeline.run(self.source.read(index), numbers, out)
         except DecodeError as error:
-            raise self._located(error, index) from error
+            raise self.located(error, index) from error
         return self.source.target(index)
 
-    def _located(self, error: DecodeError, index: int) -> DecodeError:
+    def raw(self, index: int) -> bytes:
+        return as_bytes(self.source.read(self._check(index)))
+
+    def label(self, index: int) -> int:
+        return self.source.target(self._check(index))
+
+    def encoded_lengths(self) -> NDArray[np.int64] | None:
+        """The length of each file in bytes, where the source knows it: decoding takes about as long."""
+        lengths = getattr(self.source, "lengths", None)
+        return None if lengths is None else lengths()
+
+    def with_transform(self, transform: Any) -> ImageDataset:
+        """The same images with another transform."""
+        return ImageDataset(self.source, transform, pixel_limit=self._pixel_limit)
+
+    def located(self, error: DecodeError, index: int) -> DecodeError:
+        """The error with the name of the file."""
         return DecodeError(f"{self.source.path(index)!r} (sample {index}): {error}")
 
     def __repr__(self) -> str:
@@ -283,6 +318,13 @@ class ArrayImages(_Native):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.sample(self._check(index), self._drawn())
+
+    def raw(self, index: int) -> NDArray[np.uint8]:
+        image: NDArray[np.uint8] = self.images[self._check(index)]
+        return image
+
+    def label(self, index: int) -> int:
+        return int(self._labels[self._check(index)])
 
     def sample(self, index: int, numbers: NDArray[np.float64]) -> tuple[Any, int]:
         """(image, label), given `uniforms` numbers."""

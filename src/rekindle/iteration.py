@@ -42,6 +42,7 @@ class EpochIterator:
         self._loader, self._runner, self._position = loader, runner, position
         self._progress, self._counters, self._in_order = loader._progress, loader._counters, loader.in_order
         self._pin = pinner(loader.pin_memory, loader.pin_memory_device)
+        self._noted = loader._note_reuse if loader.reuse is not None else None
         self._ended = False
         self._yielded = 0
         self._length_claimed: int | None = loader._IterableDataset_len_called
@@ -83,9 +84,13 @@ class EpochIterator:
             counters.collate.nbytes += nbytes(ready.value) if ready.nbytes is None else ready.nbytes
             if ready.at_once:
                 counters.load.add(got - asked, 0, len(ready.order.indices))
+            if self._noted is not None:
+                self._noted(ready, ready.value)
             progress.handed_over = got
             return ready.value
         batch = unpack(ready)
+        if self._noted is not None:
+            self._noted(ready, batch)
         if self._pin is not None:
             batch = self._pin(batch)
         progress.handed_over = time.perf_counter()

@@ -27,6 +27,8 @@ class Step(IntEnum):
     SAMPLE = 0xFFFFFFFF
     BATCH = 0xFFFFFFFE
     STREAM = 0xFFFFFFFD
+    FINAL = 0xFFFFFFFC  # of a sample that is cut in two: what is done anew each time
+    ECHO = 0xFFFFFFFB
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +13,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
-from rekindle import keys, state, with_accelerate
+from rekindle import keys, state, with_accelerate, with_reuse
 from rekindle.choose import (
     Orders,
     PlannedSampler,
@@ -25,11 +26,15 @@ from rekindle.counters import Counters
 from rekindle.errors import ArgumentError
 from rekindle.iteration import EpochIterator, Progress
 from rekindle.parked import Parked
+from rekindle.reuse import Echo, Refurbish
 from rekindle.run import BadSamples, OnError, Work, start
 from rekindle.run.runner import AnyRunner
+from rekindle.run.tickets import Filled, Made
 from rekindle.ship import BatchInfo
+from rekindle.ship.echo import EchoedBatches
 from rekindle.state import Position
-from rekindle.tune import Report
+from rekindle.tune import Report, Views
+from rekindle.with_reuse import Reuse
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 
@@ -47,6 +52,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         on_error: What to do with a sample that raises an exception: "raise" it, "skip" the sample, or
             "substitute" another one of the same epoch.
         error_budget: The share of an epoch's samples that may be bad before loading stops with an error.
+        reuse: `Refurbish(…)` or `Echo(…)`: what need not be done again for every epoch.
+        final_transform: A function of a sample, applied to what the data set gives; with `reuse`, this is
+            what is done anew each time.
+        memory: Bytes of memory for what is reused, in place of what `reuse` says.
 
     >>> loader = DataLoader(range(6), batch_size=4)
     >>> [batch.tolist() for batch in loader]
@@ -78,6 +87,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         executor: Literal["auto", "threads", "processes"] = "auto",
         on_error: OnError = "raise",
         error_budget: float = 0.01,
+        reuse: Refurbish | Echo | None = None,
+        final_transform: Callable[[Any], Any] | None = None,
+        memory: int | Literal["auto"] | None = None,
     ) -> None:
         super().__init__(
             dataset,
@@ -108,6 +120,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if self._order == "shuffled" and seed is not None:
             self._show_order()
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
+        self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
+        with_reuse.check(reuse, final_transform, self._order)
+        self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed)
+        self._views: Views | None = None
         self._bad_samples = BadSamples(on_error, error_budget)
         self._counters = Counters()
         self._progress = Progress()
@@ -116,7 +132,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._pass: weakref.ref[EpochIterator] | None = None
         self._parked = Parked()
         weakref.finalize(self, self._parked.close)
-
+        weakref.finalize(self, self._reuse.close)
         with_accelerate.install()
 
     def _draw_seed(self) -> int:
@@ -172,7 +188,24 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             workers=self.num_workers,
             executor=self._work(0).chosen,
             bad_samples=self._bad_samples.found,
+            reuse=None if self._views is None else self._reuse.report(self._views, self._next_epoch),
         )
+
+    def __len__(self) -> int:
+        plain = super().__len__()
+        if not isinstance(self.reuse, Echo):
+            return plain
+        size = len(self.dataset) if self._auto_collation else plain  # type: ignore[arg-type]
+        return self._reuse.steps(plain, size, self.batch_size or 1, self.drop_last)
+
+    def _note_reuse(self, ready: Filled | Made, batch: Any) -> None:
+        """Keep account of a batch of samples that may have been reused."""
+        info = BatchInfo(ready)
+        if self._views is None:
+            size = 0 if self._order == "stream" else len(self.dataset)  # type: ignore[arg-type]
+            self._views = Views(size, self.seed)
+        self._views.note(info.ids.numpy(), int(info.fresh.sum()), batch)
+        self._reuse.delivered(ready.order)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
@@ -196,13 +229,17 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         batch size, seed or kind of order.
         """
         identity = self._identity()
-        if not self._seed_is_given and isinstance(saved, dict) and isinstance(saved.get("seed"), int):
-            identity["seed"] = saved["seed"]
+        if isinstance(saved, dict):
+            if not self._seed_is_given and isinstance(saved.get("seed"), int):
+                identity["seed"] = saved["seed"]
+            if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
+                identity["split"] = saved.get("split")  # What was decided by measuring stays decided.
         steps = len(self) if self._order in ("shuffled", "sequential") else None
         self._progress.position, found = state.load(saved, identity, steps)
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
         self.seed, self._next_epoch = identity["seed"], self._progress.position.epoch
         self.close()
+        self._reuse.go_on(self.seed, identity["split"])
 
     # A pass: who makes the batches, and which.
 
@@ -220,7 +257,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._kept_worker_seed = base_seed
         runner = self._parked.take(self.dataset, self.persistent_workers)
         if runner is None:
-            runner = start(self._work(base_seed))
+            runner = self._start_runner(base_seed)
             self._parked.started(runner, self.dataset, keep=self.persistent_workers)
         try:
             self._give_orders(runner, position, base_seed, kept_seed)
@@ -230,6 +267,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         iterator = EpochIterator(self, runner, position)
         self._pass = weakref.ref(iterator)
         return iterator
+
+    def _start_runner(self, base_seed: int) -> Any:
+        runner = start(replace(self._work(base_seed), reused=self._reuse.reused()))
+        if isinstance(self.reuse, Echo) and self.reuse.after == "batch":
+            return EchoedBatches(runner, self.reuse.factor, self.reuse.shuffle, self.seed)
+        return runner
 
     def _give_orders(self, runner: Any, position: Position, base_seed: int, kept_seed: int | None) -> None:
         if self._order == "stream":
@@ -241,21 +284,17 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             runner.begin(position.sampler, lambda _: base_seed)
         elif not self._parked.is_ahead_at(position):
             seed_of_epoch = partial(_worker_seed, self.seed) if kept_seed is None else lambda _: base_seed
-            runner.begin(self._planned(position), seed_of_epoch)
+            if isinstance(runner, EchoedBatches):
+                runner.begin_planned(partial(self._planned, position), seed_of_epoch, position)
+            else:
+                runner.begin(self._planned(position, position.step, position.ahead), seed_of_epoch)
 
-    def _planned(self, position: Position) -> Orders:
+    def _planned(self, position: Position, first_step: int, without: Collection[int]) -> Orders:
         """Our own order from here on: the next epoch follows without a pause."""
-        dataset: Any = self.dataset  # The orders outlive this call, and must not keep the loader alive.
-        return planned_epochs(
-            lambda: len(dataset),
-            epoch=position.epoch,
-            first_step=position.step,
-            without=position.ahead,
-            seed=self.seed,
-            shuffle=self._order == "shuffled",
-            batch_size=self.batch_size or 1,
-            drop_last=self.drop_last,
+        plan_of = self._reuse.plan_of(
+            shuffle=self._order == "shuffled", batch_size=self.batch_size or 1, drop_last=self.drop_last
         )
+        return planned_epochs(plan_of, epoch=position.epoch, first_step=first_step, without=without)
 
     def _follow_sampler(self, position: Position, kept_seed: int | None) -> SamplerOrders:
         orders = SamplerOrders(
@@ -267,6 +306,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             resume=position.sampler_state,
             without=position.ahead,
             keep_recent=self.on_error == "substitute",
+            refresh=self._reuse.refresh(),
         )
         position.sampler = orders
         return orders
@@ -303,7 +343,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _work(self, base_seed: int) -> Work:
         return Work(
-            dataset=self.dataset,
+            dataset=self._reuse.stream() if self._order == "stream" else self.dataset,
             stream=self._order == "stream",
             batched=self._auto_collation,
             collate_fn=self.collate_fn,
@@ -333,6 +373,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": self._order,
+            **self._reuse.identity(),
         }
         if self._order == "stream":  # Each worker has its own part of a stream.
             identity["num_workers"] = max(1, self.num_workers)
@@ -348,13 +389,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     @property
     def rekindle(self) -> dict[str, Any]:
         """The arguments that torch's loader does not have, to make another loader like this one with."""
-        return {name: getattr(self, name) for name in ("seed", "executor", "on_error", "error_budget")}
+        names = ("seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory")
+        return {name: getattr(self, name) for name in names}
 
     # A copy or a pickle of a loader has no workers, and begins with the next epoch.
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        for name in ("_parked", "_pass"):
+        for name in ("_parked", "_pass", "_reuse", "_views"):
             del kept[name]
         position = self._progress.position
         kept["_progress"] = Progress(Position(self._next_epoch) if position.begun else position)
@@ -363,8 +405,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept, _pass=None, _parked=Parked())
+        self.__dict__.update(kept, _pass=None, _parked=Parked(), _views=None)
+        self._reuse = Reuse(self.dataset, self.reuse, self.final_transform, self.memory, self.seed)
         weakref.finalize(self, self._parked.close)
+        weakref.finalize(self, self._reuse.close)
 
 
 @lru_cache(maxsize=8)

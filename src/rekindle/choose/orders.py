@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.plan import EpochPlan, plan_epoch
+from rekindle.choose.plan import EpochPlan
+from rekindle.choose.refresh import Refresh
 
 
 class BatchOrder(NamedTuple):
@@ -27,23 +28,28 @@ class BatchOrder(NamedTuple):
     plain: bool
     plan: EpochPlan | None = None
     recent: list[Any] = []  # noqa: RUF012 - indices before this batch, if they are asked for; never changed
+    refresh: Refresh | None = None  # when parts that are kept are made anew, where there is no plan
+    repeat_of: int | None = None  # the step of the plan, for a batch that comes once more
 
     @property
-    def turn(self) -> int | None:
-        """The generation of all samples, if they have the same; None if `generations` has to be asked."""
-        if self.plan is None or self.plan.generations.strides == (0,):
-            return self.epoch
-        return None
+    def generations(self) -> int | NDArray[np.int64]:
+        """Which augmentation of the part that is kept is meant: one number, if all have the same."""
+        if self.refresh is not None:
+            return self.refresh.generations(self.ids, self.epoch)
+        return self.epoch if self.plan is None else self._number_or_part(self.plan.generations)
 
     @property
-    def generations(self) -> NDArray[np.int64]:
-        """Which augmentation of each sample is meant."""
-        part: NDArray[np.int64] = self._part("generations", np.int64(self.epoch))
-        return part
+    def turns(self) -> int | NDArray[np.int64]:
+        """Which augmentation of the rest is meant: one number, if all have the same."""
+        return self.epoch if self.plan is None else self._number_or_part(self.plan.turns)
 
     @property
     def fresh(self) -> NDArray[np.bool_]:
         """Which samples are computed anew."""
+        if self.refresh is not None:
+            return self.generations == self.turns  # type: ignore[return-value]
+        if self.repeat_of is not None:
+            return np.broadcast_to(np.bool_(False), self.ids.shape)
         part: NDArray[np.bool_] = self._part("fresh", np.bool_(True))
         return part
 
@@ -58,10 +64,19 @@ class BatchOrder(NamedTuple):
         """The samples of the whole epoch, where they are known: what may stand in for one that fails."""
         return None if self.plan is None else self.plan.ids
 
+    def _number_or_part(self, numbers: NDArray[np.int64]) -> int | NDArray[np.int64]:
+        if numbers.strides == (0,):
+            return self.epoch
+        assert self.plan is not None
+        return numbers[self._rows(self.plan)]
+
     def _part(self, name: str, otherwise: Any) -> Any:
         if self.plan is None:
             return np.broadcast_to(otherwise, self.ids.shape)
-        return getattr(self.plan, name)[self.plan.rows(self.step)]
+        return getattr(self.plan, name)[self._rows(self.plan)]
+
+    def _rows(self, plan: EpochPlan) -> slice:
+        return plan.rows(self.step if self.repeat_of is None else self.repeat_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +98,12 @@ def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
 
 
 def planned_epochs(
-    size: Callable[[], int],
-    *,
-    epoch: int,
-    first_step: int,
-    without: Collection[int],
-    seed: int,
-    shuffle: bool,
-    batch_size: int,
-    drop_last: bool,
+    plan_of: Callable[[int], EpochPlan], *, epoch: int, first_step: int, without: Collection[int]
 ) -> Orders:
-    """Epoch after epoch of plain plans, without end; the first from `first_step`, `without` some steps."""
+    """Epoch after epoch of plans, without end; the first from `first_step`, `without` some steps."""
     done = set(without)
     while True:
-        plan = plan_epoch(
-            size=size(),
-            epoch=epoch,
-            seed=seed,
-            shuffle=shuffle,
-            batch_size=batch_size,
-            drop_last=drop_last,
-        )
-        for order in planned_orders(plan, first_step):
+        for order in planned_orders(plan_of(epoch), first_step):
             if isinstance(order, EndOfEpoch) or order.step not in done:
                 yield order
         epoch, first_step, done = epoch + 1, 0, set()

@@ -16,7 +16,8 @@ from torch.utils.data import BatchSampler
 
 from rekindle.choose.orders import BatchOrder, EndOfEpoch
 from rekindle.choose.planned_sampler import tell_epoch
-from rekindle.errors import StateError
+from rekindle.choose.refresh import Refresh
+from rekindle.errors import ArgumentError, StateError
 from rekindle.global_random import STREAMS
 
 _RECENT = 256  # samples
@@ -42,13 +43,16 @@ class SamplerOrders:
         resume: dict[str, Any] | None = None,
         without: Collection[int] = (),
         keep_recent: bool = False,
+        refresh: Refresh | None = None,
     ) -> None:
         """`base_seed` is what persistent workers were seeded with already: torch draws no other.
 
         `without` are steps that were handed over before, out of order. `keep_recent` has each order name the
-        samples before it, which may stand in for one that fails.
+        samples before it, which may stand in for one that fails. `refresh` says when samples that are reused
+        are made anew.
         """
         tell_epoch(sampler, epoch)
+        self._refresh = refresh
         self._sampler: Any = sampler
         self._batched, self._epoch, self._generator = batched, epoch, generator
         self._without = frozenset(without)
@@ -145,7 +149,14 @@ class SamplerOrders:
             if step not in self._without:
                 plain = all(type(index) is int for index in indices)
                 ids = _as_integers(indices, seen)
-                return BatchOrder(self._epoch, step, indices, ids, plain, recent=recent)
+                if self._refresh is not None and not plain:
+                    raise ArgumentError(
+                        f"reuse= needs a sampler that gives whole numbers; this one gave {indices[0]!r}. "
+                        "A sample that is reused must be known by its index."
+                    )
+                return BatchOrder(
+                    self._epoch, step, indices, ids, plain, recent=recent, refresh=self._refresh
+                )
         raise StopIteration
 
 

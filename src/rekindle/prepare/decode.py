@@ -1,12 +1,9 @@
 """Bytes of an image file become an RGB array: height × width × 3 bytes.
 
 What comes out is what Pillow's `convert("RGB")` gives: exactly, for all formats and at full size. JPEG goes
-through libjpeg-turbo itself (simplejpeg), plain PNG and WebP through OpenCV, both without Python's lock;
-whatever is rarer goes through Pillow. Where less is needed than a JPEG holds, it is decoded at 1/2, 1/4 or
-1/8 of its size, which leaves out most of the work. A binary PPM is pixels behind a short header: packed files
-hold some images so, because there is nothing left to decode.
-
-libjpeg only warns when data ends early, and fills the rest with grey. Here that is an error.
+through libjpeg-turbo itself (see `jpeg`), plain PNG and WebP through OpenCV, both without Python's lock;
+whatever is rarer goes through Pillow. A binary PPM is pixels behind a short header: packed files hold some
+images so, because there is nothing left to decode.
 """
 
 from __future__ import annotations
@@ -14,36 +11,25 @@ from __future__ import annotations
 import io
 import re
 import struct
-import threading
 from typing import Literal, NamedTuple
 
 import cv2
 import numpy as np
-import simplejpeg
-from numpy.typing import NDArray
 
 from rekindle.errors import DecodeError
+from rekindle.prepare.jpeg import START, Frame, OddJpegError, decode_jpeg, read_frame
 from rekindle.prepare.step import Image
 
 # More than this and Pillow warns of a decompression bomb: a quarter of a GiB of pixels.
 PIXEL_LIMIT = 89_478_485
 
-_KEEP = 64 << 20  # bytes: scratch memory larger than this is given back after use
 _PNG = b"\x89PNG\r\n\x1a\n"
 _RGB_OR_GREY = (2, 0)  # a PNG's colour types that OpenCV and Pillow agree on
-_FROM_JPEG = ("YCbCr", "Gray", "RGB")  # what is left (CMYK and YCCK) Pillow converts in its own way
-_LOST = (
-    "Premature end",
-    "Corrupt JPEG data: bad",
-    "Corrupt JPEG data: premature",
-    "Corrupt JPEG data: found",
-)
 
 # As short as it can be, which is how packed files have it; Pillow knows the other ways to write it.
 _PPM = re.compile(rb"P6\n([1-9][0-9]{0,8}) ([1-9][0-9]{0,8})\n255\n")
 _MOST_PPM_HEADER = 32
 
-_scratch = threading.local()
 # An image file in memory: bytes, or a view of a file that is mapped.
 Encoded = bytes | memoryview
 
@@ -54,7 +40,8 @@ class Header(NamedTuple):
     height: int
     width: int
     decoder: Literal["jpeg", "opencv", "pillow", "ppm"]
-    start: int = 0
+    start: int = 0  # of a PPM's pixels
+    frame: Frame | None = None  # of a JPEG that libjpeg-turbo decodes
 
 
 def read_header(data: Encoded, pixel_limit: int = PIXEL_LIMIT) -> Header:
@@ -71,12 +58,9 @@ def read_header(data: Encoded, pixel_limit: int = PIXEL_LIMIT) -> Header:
 
 
 def _header(data: Encoded) -> Header:
-    if data[:2] == b"\xff\xd8":
-        try:
-            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        except (ValueError, KeyError):
-            return _pillow_header(data)  # Cut off, or of a kind that TurboJPEG does not know.
-        return Header(height, width, "jpeg" if colours in _FROM_JPEG else "pillow")
+    if data[:2] == START:
+        frame = read_frame(data)
+        return _pillow_header(data) if frame is None else Header(frame.height, frame.width, "jpeg", 0, frame)
     if data[:8] == _PNG and len(data) >= 33 and data[12:16] == b"IHDR":
         width, height, depth, colours = struct.unpack(">IIBB", data[16:26])
         if depth == 8 and colours in _RGB_OR_GREY and width and height and _is_plain_png(data):
@@ -119,15 +103,19 @@ def decode(data: Encoded, *, pixel_limit: int = PIXEL_LIMIT) -> Image:
     return decode_with(read_header(data, pixel_limit), data)
 
 
-def decode_with(header: Header, data: Encoded, shrink: int = 1, *, scratch: bool = False) -> Image:
-    """The image whose header was read before, at 1/`shrink` of its size if it is a JPEG.
+def decode_with(
+    header: Header, data: Encoded, shrink: int = 1, rows: int | None = None, *, scratch: bool = False
+) -> Image:
+    """The image whose header was read before; a JPEG only as large and as far down as is needed.
 
-    With `scratch`, the result lies in this thread's scratch memory and is good until the thread decodes the
-    next one. Memory that is used again saves a third of the time: fresh memory comes page by page.
+    `shrink`, `rows` and `scratch` are for JPEGs, and as in `jpeg.decode_jpeg`.
     """
     try:
-        if header.decoder == "jpeg":
-            return _decode_jpeg(header, data, shrink, scratch)
+        if header.frame is not None:
+            try:
+                return decode_jpeg(header.frame, data, shrink, rows, scratch=scratch)
+            except OddJpegError:  # Pillow has its own eye on the end of the data.
+                return _decode_pillow(data)
         if header.decoder == "opencv":
             return _decode_opencv(header, data)
         if header.decoder == "ppm":
@@ -142,31 +130,6 @@ def pixels_of(header: Header, data: Encoded) -> Image:
     count = header.height * header.width * 3
     pixels: Image = np.frombuffer(data, dtype=np.uint8, count=count, offset=header.start)
     return pixels.reshape(header.height, header.width, 3)
-
-
-def _decode_jpeg(header: Header, data: Encoded, shrink: int, scratch: bool) -> Image:
-    height, width = -(-header.height // shrink), -(-header.width // shrink)
-    buffer = _scratch_memory(height * width * 3) if scratch else None
-    try:
-        image: Image = simplejpeg.decode_jpeg(
-            data, min_height=height, min_width=width, min_factor=shrink, buffer=buffer
-        )
-    except (ValueError, KeyError) as error:
-        if str(error).startswith(_LOST):
-            raise DecodeError(f"a broken JPEG: {error}") from error
-        # Something odd that need not matter, such as stray bytes. Only the first of several warnings is
-        # told, so Pillow, which has its own eye on the end of the data, has the last word.
-        return _decode_pillow(data)
-    return image
-
-
-def _scratch_memory(nbytes: int) -> NDArray[np.uint8]:
-    memory: NDArray[np.uint8] | None = getattr(_scratch, "memory", None)
-    if memory is None or memory.nbytes < nbytes:
-        memory = np.empty(nbytes + nbytes // 4, dtype=np.uint8)
-        if memory.nbytes <= _KEEP:
-            _scratch.memory = memory
-    return memory
 
 
 def _decode_opencv(header: Header, data: Encoded) -> Image:

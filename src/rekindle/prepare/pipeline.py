@@ -113,7 +113,7 @@ class Pipeline:
         self.releases_gil = all(step.releases_gil for step in self.steps)
         self.draws_nothing = not any(_has_lambda(step) for step in self.steps)
         self.pixel_limit = pixel_limit
-        self._channels_last = channels_last
+        self._dtype, self._channels_last, self._size = dtype, channels_last, size
         placed = _placed(self.steps)
         images, tensors = _split_at_conversion(placed)
         self._converts = bool(tensors)
@@ -130,6 +130,7 @@ class Pipeline:
             (flip.numbers.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip))
             for flip in self._flips
         ]
+        self._changes_nothing = not self._converts and not self._unfused
         self.output = self._fixed_output(size)
         if channels_last and not self._converts:
             raise ArgumentError("channels_last is for tensors: put ToTensor() into the transform.")
@@ -142,6 +143,17 @@ class Pipeline:
         shape = (3, *size) if self._converts else (*size, 3)
         dtype = torch.from_numpy(self._table).dtype
         return Output(shape, dtype, self._channels_last, self._converts)
+
+    @property
+    def layers(self) -> tuple[Step, ...]:
+        """The steps, as the smallest ones between which the pipeline can be cut."""
+        return tuple(layer for step in self.steps for layer in step.layers)
+
+    def cut(self, place: int) -> tuple[Pipeline, Pipeline]:
+        """The first `place` layers and the rest: the first gives images, and the other goes on with them."""
+        first = Pipeline(self.layers[:place], pixel_limit=self.pixel_limit, size=self._size)
+        rest = Pipeline(self.layers[place:], dtype=self._dtype, channels_last=self._channels_last)
+        return first, rest
 
     # One sample.
 
@@ -207,6 +219,8 @@ class Pipeline:
         mirrored, upside_down = self._flipped(numbers)
         given = out is not None
         if out is None:
+            if self._changes_nothing:
+                return image if image.flags.owndata else image.copy()
             out = self._empty(height, width)
         planes = out if self._converts else out.transpose(2, 0, 1)
         if planes.shape[1:] != (height, width):
@@ -412,10 +426,10 @@ def _decoded_window(header: Header, data: Encoded, step: WindowStep, numbers: Nu
     spare = min(window.height / window.new_height, window.width / window.new_width) / _PIXELS_LEFT
     if header.decoder == "jpeg" and spare >= 2:
         shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
-    image = decode_with(header, data, shrink, scratch=True)
-    if shrink == 1 or image.shape[0] == header.height:
+    image = decode_with(header, data, shrink, window.top + window.height, scratch=True)
+    if shrink == 1 or image.shape[1] == header.width:
         return resample(image, window.box, window.size, step.interpolation)
-    height, width = image.shape[:2]
+    height, width = -(-header.height // shrink), image.shape[1]
     top, bottom = _scaled(window.top, window.height, height / header.height, height)
     left, right = _scaled(window.left, window.width, width / header.width, width)
     return resample(image, (top, left, bottom - top, right - left), window.size, step.interpolation)

@@ -287,7 +287,7 @@ class Engine:
         if done.objects:
             ticket.keep_strings(part, done.objects)
         ticket.sizes, ticket.packed = done.sizes, done.packed
-        ticket.ended = done.ended
+        ticket.ended, ticket.fresh = done.ended, done.fresh
         if ticket.pending == 0:
             self._complete(ticket)
 

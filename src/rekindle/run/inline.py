@@ -19,7 +19,8 @@ from rekindle.counters import Counters
 from rekindle.global_random import STREAMS
 from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.load import Failure, SampleLoader, Wanted, generators_kept, is_native
+from rekindle.run.load import Failure, Wanted, generators_kept, rows_of
+from rekindle.run.reusing import sample_loader
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job
 
@@ -32,14 +33,16 @@ class Inline:
     ) -> None:
         self._job, self._seed = job, seed
         self._bad_samples, self._counters = bad_samples, counters
-        self._loader = SampleLoader(job.dataset, alone=generators_kept)
+        self._loader = sample_loader(job.dataset, job.reused, alone=generators_kept, draws=job.draws)
         dataset: Any = job.dataset
-        self._together = job.batched and bool(getattr(dataset, "__getitems__", None))
+        self._together = job.batched and job.together
         self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
-        self._tensors = dataset.tensors if rows and type(dataset) is TensorDataset else None
+        self._tensors = (
+            dataset.tensors if rows and type(dataset) is TensorDataset and not job.reused else None
+        )
         self._row_nbytes = sum(tensor[:1].nbytes for tensor in self._tensors or ())
-        self._native = layout.describe_native(dataset) if rows and is_native(dataset) else None
+        self._native = layout.describe_native(dataset) if rows and job.native else None
         self._will_need: Callable[[list[Any]], None] | None = getattr(dataset, "will_need", None)
         self._orders: Orders = iter(())
         self.closed = False
@@ -74,7 +77,7 @@ class Inline:
             gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
             nbytes = len(order.indices) * self._row_nbytes
             return Made(order, order.ids, gathered, at_once=True, nbytes=nbytes)
-        if self._native is not None or not self._loader.quiet:
+        if self._native is not None or self._job.reused is not None or not self._loader.quiet:
             return None
         kept, marks = [stream.save() for stream in STREAMS], global_random.marks()
         try:
@@ -103,8 +106,9 @@ class Inline:
     def _make(self, order: BatchOrder) -> Made | None:
         """A batch; None if nothing is left of it."""
         job, loader = self._job, self._loader
-        turns = order.generations if order.turn is None else order.turn
-        wanted = Wanted(self._seed, order.epoch, order.step, order.indices, order.ids, turns)
+        wanted = Wanted(
+            self._seed, order.epoch, order.step, order.indices, order.ids, order.generations, order.turns
+        )
         if self._native is not None:
             return self._fill(order, wanted, self._native)
         if self._together:
@@ -175,8 +179,9 @@ class Inline:
     ) -> tuple[Any, int]:
         """What another sample gives in a bad one's place, and its id."""
         index, id_ = substitute(self._seed, order, int(order.ids[row]), attempt)
-        turns = order.generations[row : row + 1]
-        wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], turns)
+        own = slice(row, row + 1)
+        generations, turns = rows_of(order.generations, own), rows_of(order.turns, own)
+        wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], generations, turns)
         into = None if images is None else images[row : row + 1]
         return self._loader.load(wanted, stop_at_failure=False, into=into)[0], id_
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 from rekindle.choose import EndOfEpoch, Orders
 from rekindle.counters import Counters
 from rekindle.global_random import STREAMS, Stream, seed_like_torch
+from rekindle.reuse.echo_stream import take
 from rekindle.run.load import generators_kept
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job, pass_over
@@ -49,7 +49,7 @@ class InlineStream:
             return order
         started = time.perf_counter()
         with self._own_generators():
-            samples = list(islice(self._iterator, len(order.indices)))
+            samples, fresh = take(self._iterator, len(order.indices))
             loaded = time.perf_counter()
             short = len(samples) < len(order.indices)
             if not samples or (short and self._job.drop_last):
@@ -57,7 +57,7 @@ class InlineStream:
             batch = self._job.collate_fn(samples if self._job.batched else samples[0])
         self._counters.load.add(loaded - started, calls=len(samples))
         self._counters.collate.add(time.perf_counter() - loaded, calls=len(samples))
-        return Made(order, order.ids, batch, list(range(len(samples), len(order.indices))))
+        return Made(order, order.ids, batch, list(range(len(samples), len(order.indices))), fresh=fresh)
 
     def close(self) -> None:
         """Nothing runs in between: there is nothing to end."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +21,32 @@ from rekindle import keys
 from rekindle.global_random import STREAMS, Stream
 
 Result = TypeVar("Result")
+Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
 
 
-class _MadeInVainError(Exception):
+class MadeInVainError(Exception):
     """A generator that was not seeded has moved: what was made with it has to be made again."""
 
 
 class Wanted(NamedTuple):
-    """Samples to load: what the data set is asked for, and what their randomness is keyed by."""
+    """Samples to load: what the data set is asked for, and what their randomness is keyed by.
+
+    `generations` are for the part of a sample that is kept for reuse, `turns` for the rest. Where nothing is
+    reused, they are the same.
+    """
 
     seed: int
     epoch: int
     step: int
     indices: list[Any]
     ids: Sequence[int] | NDArray[np.int64]
-    generations: int | Sequence[int] | NDArray[np.int64]
+    generations: Turns
+    turns: Turns
+
+
+def rows_of(turns: Turns, rows: slice) -> Turns:
+    """The turns of some rows, where one number stands for all."""
+    return turns if isinstance(turns, int) else turns[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,7 @@ class SampleLoader:
         self._native = is_native(dataset)
         self._streams = STREAMS if draws and not getattr(dataset, "draws_nothing", False) else ()
         self._settled = not self._streams
+        self._marks: dict[Stream, object] = {}  # where generators stood that are not known to move
 
     @property
     def quiet(self) -> bool:
@@ -98,6 +110,8 @@ class SampleLoader:
             if not (self._moving or careful or not self._settled):
                 try:
                     return together()
+                except MadeInVainError:
+                    raise
                 except Exception:  # Found again, with its row, in what follows.
                     pass
             return self._one_by_one(wanted, one, marks, stop_at_failure, careful)
@@ -140,13 +154,15 @@ class SampleLoader:
                 seed(row)
             try:
                 samples.append(one(row))
+            except MadeInVainError:
+                raise
             except Exception as error:
                 samples.append(Failure(error))
                 if stop_at_failure:
                     break
             # Most data sets that draw at all do so in their first sample: little is made in vain.
             if row == 0 and self._moved(marks):
-                raise _MadeInVainError
+                raise MadeInVainError
         return samples
 
     def _seeders(self, wanted: Wanted) -> list[Callable[[int], None]]:
@@ -182,10 +198,10 @@ class SampleLoader:
             try:
                 while True:
                     still = [stream for stream in self._streams if stream not in self._moving]
-                    marks = {stream: stream.mark() for stream in still}
+                    marks = self._marks = {stream: stream.mark() for stream in still}
                     try:
                         result = attempt(marks)
-                    except _MadeInVainError:
+                    except MadeInVainError:
                         continue
                     except Exception:
                         if self._moved(marks):

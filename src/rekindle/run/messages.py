@@ -29,6 +29,7 @@ class Unit(NamedTuple):
     indices: list[Any]
     ids: list[int] | None  # None: the same as the indices
     generations: int | list[int]
+    turns: int | list[int]
     slot: int | None
     careful: bool
 
@@ -113,7 +114,8 @@ class Done(NamedTuple):
 
     `objects` are the columns of strings of "rows"; `sizes` tell what lies where in the slot of a "batch",
     `packed` is the batch itself if it is too small to be worth a slot. `mismatch` says that the samples do
-    not fit the layout, `ended` that the worker's iterator is exhausted.
+    not fit the layout, `ended` that the worker's iterator is exhausted, `fresh` which samples
+    of a stream are no repeats.
     """
 
     ticket: int
@@ -125,6 +127,7 @@ class Done(NamedTuple):
     errors: tuple[SampleError, ...] = ()
     mismatch: bool = False
     ended: bool = False
+    fresh: list[bool] | None = None
     cancelled: bool = False
 
 

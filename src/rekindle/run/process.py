@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch.utils.data import _utils
 
 from rekindle.global_random import seed_like_torch
+from rekindle.memory_file import map_file
 from rekindle.run.line import Line
-from rekindle.run.load import SampleLoader
 from rekindle.run.messages import MapSlot, Ready, StartFailed
-from rekindle.run.slots import map_slot
+from rekindle.run.reusing import sample_loader
 from rekindle.run.told import tell
 from rekindle.run.worker import Job, Worker
 
@@ -46,7 +46,7 @@ class PipeChannel:
             message = self._connection.recv()
             while isinstance(message, MapSlot):
                 fd = recv_handle(self._connection)
-                self.slots[message.slot] = map_slot(fd, message.nbytes)
+                self.slots[message.slot] = map_file(fd, message.nbytes)
                 os.close(fd)
                 message = self._connection.recv()
         except (EOFError, OSError):
@@ -106,7 +106,7 @@ def run_worker(job: Job, number: int, connection: Connection, base_seed: int, ma
     def watch(row: int) -> None:
         words[number] = row
 
-    loader = SampleLoader(job.dataset, watch=watch)
+    loader = sample_loader(job.dataset, job.reused, watch=watch, draws=job.draws)
 
     def introduce(seed: int) -> None:
         _introduce(job, number, seed)
@@ -119,7 +119,7 @@ def map_status(connection: Connection) -> NDArray[np.uint8]:
     """The memory in which each worker notes what it is doing: the first thing that the engine sends."""
     message = connection.recv()
     fd = recv_handle(connection)
-    status = map_slot(fd, message.nbytes)
+    status = map_file(fd, message.nbytes)
     os.close(fd)
     return status
 

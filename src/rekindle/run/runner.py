@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from rekindle.choose import EndOfEpoch, Orders
 from rekindle.counters import Counters
+from rekindle.reuse.reused import Reused
 from rekindle.run.bad_samples import BadSamples
 from rekindle.run.crew import ProcessCrew
 from rekindle.run.engine import Crew, Engine
@@ -72,6 +73,7 @@ class Work:
     base_seed: int
     bad_samples: BadSamples
     counters: Counters
+    reused: Reused | None = None
 
     @property
     def chosen(self) -> Executor:
@@ -79,7 +81,8 @@ class Work:
         if self.workers == 0:
             return "inline"
         if self.executor == "auto":
-            return "threads" if getattr(self.dataset, "releases_gil", False) else "processes"
+            native = self.reused is None or self.reused.native
+            return "threads" if native and getattr(self.dataset, "releases_gil", False) else "processes"
         return self.executor
 
 
@@ -94,9 +97,9 @@ def start(work: Work) -> Any:
         skip_failures=work.bad_samples.on_error == "skip",
         workers=work.workers,
         worker_init_fn=work.worker_init_fn,
+        reused=work.reused,
     )
-    together = getattr(work.dataset, "__getitems__", None)
-    rows = work.batched and work.collate_fn is default_collate and not together
+    rows = work.batched and work.collate_fn is default_collate and not job.together
     if work.chosen == "inline":
         if work.stream:
             return InlineStream(job, work.counters)

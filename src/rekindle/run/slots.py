@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import tempfile
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from rekindle.available import available_memory
 from rekindle.errors import OutOfMemoryError
+from rekindle.memory_file import anonymous_file, map_file, reserve
 
 _PAGE = mmap.PAGESIZE
 
@@ -30,9 +30,9 @@ class Slot:
     def __init__(self, number: int, nbytes: int, shared: bool = True) -> None:
         self.number = number
         self.nbytes = -(-nbytes // _PAGE) * _PAGE
-        self.fd = _anonymous_file(self.nbytes) if shared else -1
+        self.fd = _reserved_file(self.nbytes) if shared else -1
         try:
-            self.array = map_slot(self.fd, self.nbytes) if shared else _own_memory(self.nbytes)
+            self.array = map_file(self.fd, self.nbytes) if shared else _own_memory(self.nbytes)
         except OSError as error:
             if shared:
                 os.close(self.fd)
@@ -45,11 +45,6 @@ class Slot:
         del self.array
 
 
-def map_slot(fd: int, nbytes: int) -> NDArray[np.uint8]:
-    """The bytes of a slot, in whichever process has its descriptor."""
-    return np.frombuffer(mmap.mmap(fd, nbytes), dtype=np.uint8)
-
-
 def _own_memory(nbytes: int) -> NDArray[np.uint8]:
     """Memory that no other process sees. It comes in large pages where it can: far quicker to get."""
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -59,18 +54,14 @@ def _own_memory(nbytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, dtype=np.uint8)
 
 
-def _anonymous_file(nbytes: int) -> int:
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("rekindle", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
+def _reserved_file(nbytes: int) -> int:
+    fd = -1
     try:
-        os.ftruncate(fd, nbytes)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, nbytes)
+        fd = anonymous_file(nbytes)
+        reserve(fd, 0, nbytes)
     except OSError as error:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise
         raise _no_memory(nbytes, error) from error

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.global_random import Stream
-from rekindle.run.load import SampleLoader, generators_kept
+from rekindle.run.load import generators_kept
 from rekindle.run.messages import StartFailed
+from rekindle.run.reusing import sample_loader
 from rekindle.run.slots import Slot
 from rekindle.run.told import tell
 from rekindle.run.worker import Job, Worker
@@ -60,7 +61,7 @@ class ThreadCrew:
         self._generators = threading.Lock()
         self._generators.acquire()
         self._open = True
-        draws = not getattr(job.dataset, "draws_nothing", False)
+        draws = job.draws
         self.threads = [
             threading.Thread(
                 target=self._run,
@@ -75,7 +76,7 @@ class ThreadCrew:
 
     def _run(self, job: Job, number: int, draws: bool) -> None:
         channel = self._channels[number]
-        loader = SampleLoader(job.dataset, alone=self._alone if draws else None, draws=draws)
+        loader = sample_loader(job.dataset, job.reused, alone=self._alone if draws else None, draws=draws)
         try:
             if job.worker_init_fn is not None:
                 job.worker_init_fn(number)

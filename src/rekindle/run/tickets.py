@@ -49,13 +49,13 @@ class Ticket:
     replaced: list[BadSample] = field(default_factory=list)
     ended: bool = False
     missing: int = 0  # rows at the end that a stream had no samples for
+    fresh: list[bool] | None = None  # which samples of a stream are no repeats, if it has repeats
 
     def unit(self, number: int, seed: int, worker_seed: int) -> Unit:
         """The message that has a part of this batch made."""
         part = self.parts[number]
         rows = slice(part.start, part.stop)
         indices = self.indices[rows]
-        turn = self.order.turn
         return Unit(
             ticket=self.number,
             part=number,
@@ -67,7 +67,8 @@ class Ticket:
             start=part.start,
             indices=indices,
             ids=None if self.order.plain else self.ids[rows].tolist(),
-            generations=self.order.generations[rows].tolist() if turn is None else turn,
+            generations=_listed(self.order.generations, rows),
+            turns=_listed(self.order.turns, rows),
             slot=None if self.slot is None else self.slot.number,
             careful=part.deaths > 0,
         )
@@ -107,12 +108,17 @@ class Ticket:
             strings=[self.strings[row] for row in sorted(self.strings)],
             sizes=self.sizes or [],
             bad=sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices))),
+            fresh=self.fresh,
         )
 
     def keep_strings(self, part: Part, columns: list[list[Any]]) -> None:
         """Note the strings of the rows that did not fail."""
         good = [row for row in range(part.start, part.stop) if row not in self.errors]
         self.strings.update(zip(good, zip(*columns, strict=True), strict=True))
+
+
+def _listed(numbers: int | NDArray[np.int64], rows: slice) -> int | list[int]:
+    return numbers if isinstance(numbers, int) else numbers[rows].tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class Filled:
     strings: list[tuple[Any, ...]]
     sizes: list[int]
     bad: list[int]
+    fresh: list[bool] | None = None
 
 
 class Made(NamedTuple):
@@ -146,3 +153,4 @@ class Made(NamedTuple):
     worker: int = 0
     at_once: bool = False
     nbytes: int | None = None  # of its tensors, where its maker knows without looking
+    fresh: list[bool] | None = None  # which samples of a stream are no repeats; None: as ordered

@@ -7,15 +7,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rekindle.reuse.echo_stream import take
+from rekindle.reuse.reused import Reused
 from rekindle.run import codec, layout
-from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, is_native
+from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, is_native, rows_of
 from rekindle.run.messages import (
     Arrange,
     Begin,
@@ -47,6 +49,22 @@ class Job:
     skip_failures: bool
     workers: int
     worker_init_fn: Callable[[int], None] | None
+    reused: Reused | None = None
+
+    @property
+    def native(self) -> bool:
+        """Whether the data set writes its samples straight into the batch."""
+        return is_native(self.dataset) and (self.reused is None or self.reused.native)
+
+    @property
+    def together(self) -> bool:
+        """Whether the data set has a way of its own to load a whole batch."""
+        return self.reused is None and bool(getattr(self.dataset, "__getitems__", None))
+
+    @property
+    def draws(self) -> bool:
+        """Whether the data set may draw from the global generators."""
+        return not (self.native and getattr(self.dataset, "draws_nothing", False))
 
 
 class Channel(Protocol):
@@ -85,7 +103,7 @@ class Worker:
         self._cancelled_before = 0
         self._layout: layout.Layout | None = None
         self._rows: dict[int, list[torch.Tensor | None]] = {}
-        self._native = layout.describe_native(job.dataset) if is_native(job.dataset) else None
+        self._native = layout.describe_native(job.dataset) if job.native else None
         self._will_need: Callable[[list[Any]], None] | None = getattr(job.dataset, "will_need", None)
         self._iterator: Iterator[Any] = iter(())
         self._stream_error: Exception | None = None
@@ -283,7 +301,7 @@ class Worker:
 
     def _load_together(self, wanted: Wanted) -> Any:
         """What `__getitems__` gives; None if there is none, or if it failed and failures are passed over."""
-        if not getattr(self._job.dataset, "__getitems__", None):
+        if not self._job.together:
             return None
         try:
             return self._loader.load_together(wanted)
@@ -292,7 +310,14 @@ class Worker:
                 raise
             return None
 
-    def _ship(self, unit: Unit, batch: Any, samples: int, errors: tuple[SampleError, ...] = ()) -> None:
+    def _ship(
+        self,
+        unit: Unit,
+        batch: Any,
+        samples: int,
+        errors: tuple[SampleError, ...] = (),
+        fresh: list[bool] | None = None,
+    ) -> None:
         started = time.perf_counter()
         encoded = codec.encode(batch)
         nbytes = self._nbytes = encoded.nbytes
@@ -305,7 +330,7 @@ class Worker:
                 unit = unit._replace(slot=None)
             result = {"sizes": encoded.pack(self._channel.slots[self._slot(unit)])}
         self._collate += time.perf_counter() - started
-        self._send_done(unit, samples, errors=errors, **result)
+        self._send_done(unit, samples, errors=errors, fresh=fresh, **result)
 
     # Streams: an iterable data set decides itself what is next.
 
@@ -323,14 +348,14 @@ class Worker:
             error, self._stream_error, self._iterator = self._stream_error, None, iter(())
             raise error
         started = time.perf_counter()
-        samples = list(islice(self._iterator, len(unit.indices)))
+        samples, fresh = take(self._iterator, len(unit.indices))
         self._loader.seconds += time.perf_counter() - started
         short = len(samples) < len(unit.indices)
         if not samples or (short and self._job.drop_last):
             self._send_done(unit, ended=True)
             return
         batch = self._job.collate_fn(samples if self._job.batched else samples[0])
-        self._ship(unit, batch, len(samples))
+        self._ship(unit, batch, len(samples), fresh=fresh)
 
     # Errors.
 
@@ -351,7 +376,7 @@ class Worker:
 def pass_over(iterator: Iterator[Any], batches: int, batch_size: int, job: Job) -> None:
     """Go through batches that were made before; a collate function that may draw is run for them, too."""
     for _ in range(batches):
-        samples = list(islice(iterator, batch_size))
+        samples, _ = take(iterator, batch_size)
         if samples and job.collate_fn not in DRAW_NOTHING:
             job.collate_fn(samples if job.batched else samples[0])
 
@@ -369,18 +394,18 @@ _WORK: dict[str, Callable[[Worker, Unit], None]] = {
 
 def _wanted(unit: Unit) -> Wanted:
     ids = unit.indices if unit.ids is None else unit.ids
-    return Wanted(unit.seed, unit.epoch, unit.step, unit.indices, ids, unit.generations)
+    return Wanted(unit.seed, unit.epoch, unit.step, unit.indices, ids, unit.generations, unit.turns)
 
 
 def _cut(wanted: Wanted, rows: slice) -> Wanted:
-    turns = wanted.generations
     return Wanted(
         wanted.seed,
         wanted.epoch,
         wanted.step,
         wanted.indices[rows],
         wanted.ids[rows],
-        turns if isinstance(turns, int) else turns[rows],
+        rows_of(wanted.generations, rows),
+        rows_of(wanted.turns, rows),
     )
 
 

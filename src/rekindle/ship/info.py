@@ -21,6 +21,7 @@ class BatchInfo:
     def __init__(self, ready: Filled | Made) -> None:
         self._order, self._ids, self._good = ready.order, ready.ids, good_rows(ready)
         self.epoch, self.step = ready.order.epoch, ready.order.step
+        self._fresh = None if ready.fresh is None else np.asarray(ready.fresh)
 
     def __repr__(self) -> str:
         return f"BatchInfo(epoch={self.epoch}, step={self.step}, ids={self.ids.tolist()})"
@@ -38,7 +39,10 @@ class BatchInfo:
     @cached_property
     def fresh(self) -> torch.Tensor:
         """Which samples were made anew for this batch, and not reused."""
-        return self._tensor(self._order.fresh)
+        fresh = self._fresh
+        if fresh is None:
+            return self._tensor(self._order.fresh)
+        return self._tensor(fresh) if len(fresh) == len(self._order.indices) else torch.from_numpy(fresh)
 
     def _tensor(self, values: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values.copy() if self._good is None else values[self._good])

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from rekindle.counters import Counters, Stage
 from rekindle.run.bad_samples import BadSample
+from rekindle.tune.reuse_report import ReuseReport
 
 _STAGES = {
     "load": "data set: read, decode, augment",
@@ -41,9 +42,18 @@ class Report:
     executor: str
     replaced_workers: int
     bad_samples: list[BadSample]
+    reuse: ReuseReport | None = None
 
     @classmethod
-    def of(cls, counters: Counters, *, workers: int, executor: str, bad_samples: list[BadSample]) -> Report:
+    def of(
+        cls,
+        counters: Counters,
+        *,
+        workers: int,
+        executor: str,
+        bad_samples: list[BadSample],
+        reuse: ReuseReport | None = None,
+    ) -> Report:
         """The report on what these counters say now."""
         return cls(
             stages={name: replace(getattr(counters, name)) for name in _STAGES},
@@ -54,6 +64,7 @@ class Report:
             executor=executor,
             replaced_workers=counters.replaced_workers,
             bad_samples=list(bad_samples),
+            reuse=reuse,
         )
 
     @property
@@ -85,11 +96,14 @@ class Report:
             "bad_samples": [
                 {"epoch": bad.epoch, "id": bad.id, "reason": bad.reason} for bad in self.bad_samples
             ],
+            "reuse": None if self.reuse is None else self.reuse.to_dict(),
         }
 
     def to_html(self, path: str | Path) -> None:
         """Write the report as a page that needs nothing else."""
-        Path(path).write_text(_page(self._summary(), self._rows(), self.bad_samples), encoding="utf-8")
+        Path(path).write_text(
+            _page(self._summary(), self._rows(), self._reuse_lines(), self.bad_samples), encoding="utf-8"
+        )
 
     def __str__(self) -> str:
         table = Table(title=self._summary(), title_justify="left")
@@ -100,6 +114,8 @@ class Report:
             table.add_row(*row)
         console = Console(file=io.StringIO(), width=100)
         console.print(table)
+        for line in self._reuse_lines():
+            console.print(line, markup=False, highlight=False)
         for bad in self.bad_samples:
             console.print(f"bad sample {bad.id} in epoch {bad.epoch}: {bad.reason}", markup=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -116,6 +132,9 @@ class Report:
         if self.bad_samples:
             parts.append(f"{len(self.bad_samples)} bad samples")
         return " · ".join(parts)
+
+    def _reuse_lines(self) -> list[str]:
+        return [] if self.reuse is None else self.reuse.lines()
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         return [
@@ -137,15 +156,16 @@ th:first-child, td:first-child { text-align: left; }
 """
 
 
-def _page(summary: str, rows: list[tuple[str, str, str, str]], bad: list[BadSample]) -> str:
+def _page(summary: str, rows: list[tuple[str, str, str, str]], reuse: list[str], bad: list[BadSample]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("stage", "calls", "seconds", "MB"))
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     found = "".join(f"<li>sample {one.id}, epoch {one.epoch}: {html.escape(one.reason)}</li>" for one in bad)
+    reused = "".join(f"<p>{html.escape(line)}</p>" for line in reuse)
     listed = f"<h2>Bad samples</h2><ul>{found}</ul>" if bad else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Rekindle report</title>"
         f"<style>{_STYLE}</style></head><body><h1>Rekindle report</h1><p>{html.escape(summary)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{listed}</body></html>\n"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{reused}{listed}</body></html>\n"
     )

@@ -1,0 +1,72 @@
+"""Data echoing against its own arithmetic.
+
+Question: Does the time of an echoed epoch follow max(t_up, e · t_down)?
+
+Method: a source that sleeps 40 ms for every batch of 8, one worker, and an accelerator that sleeps 20 ms for
+every step: R = t_up / t_down = 2. Epochs of 25 batches, each repeated e times, after the samples are read.
+Predicted: for each batch that is read, the longer of reading it and of training on its repeats.
+
+    python -m benchmarks echo
+
+Reading: seconds an epoch, beside the prediction; the bar: within 15 % of it. Up to e = R, repeats are free.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.utils.data import Dataset
+
+from benchmarks.alternate import alternate
+from benchmarks.answer import Bar, Comparison, compare
+
+BATCH_SIZE, BATCHES = 8, 25
+UP, DOWN = 0.040, 0.020  # seconds a batch
+FACTORS = (1, 1.5, 2, 3, 4)
+
+
+class SlowSource(Dataset[torch.Tensor]):
+    """Samples that take their time."""
+
+    def __len__(self) -> int:
+        return BATCH_SIZE * BATCHES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(UP / BATCH_SIZE)
+        return torch.zeros(16)
+
+
+def measure_epoch(factor: float) -> float:
+    """Seconds of an epoch, without the start of the worker."""
+    import rekindle as rk
+
+    loader = rk.DataLoader(
+        SlowSource(), batch_size=BATCH_SIZE, shuffle=True, num_workers=1, seed=0,
+        reuse=rk.Echo(factor, after="read", shuffle=2 * BATCH_SIZE),
+    )  # fmt: skip
+    batches = iter(loader)
+    next(batches)
+    started = time.perf_counter()
+    for _ in batches:
+        time.sleep(DOWN)
+    took = time.perf_counter() - started
+    loader.close()
+    return took
+
+
+def predicted(factor: float) -> float:
+    """Of an epoch but for its first batch, which nobody works on here."""
+    return (BATCHES - 1) * max(UP, factor * DOWN)
+
+
+def measure(rounds: int, data: str | None) -> list[Comparison]:
+    """One comparison for each factor."""
+    found = []
+    for factor in FACTORS:
+        took = alternate(
+            {"predicted": lambda: predicted(factor), "measured": lambda: measure_epoch(factor)}, rounds
+        )  # noqa: B023
+        title = f"e = {factor}, R = {UP / DOWN:g}: {BATCHES} batches read, {int(BATCHES * factor)} steps"
+        found.append(compare(title, "s", took, {"measured": [Bar("≤", 1.15), Bar("≥", 0.85)]}))
+    return found

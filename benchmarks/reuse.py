@@ -1,0 +1,228 @@
+"""Data refurbishing beside torch and beside ourselves without it.
+
+Question: What does it gain to keep partly augmented samples, and does the work stay even?
+
+Method: photographs, RandomResizedCrop(224), RandAugment(2, 9), flip, normalise, batched by 64 by 2 workers;
+Refurbish(factor=3). Rates are those of three epochs (one round of the cache) after one that fills it, in an
+interpreter of its own; torch's and our standard mode have the same epoch before. `unchanged` is torchvision's
+transforms on PIL images in processes, cut before RandAugment. The spread is the coefficient of variation of
+the CPU time of a batch over an epoch, made in the training loop's own thread, with the misses of every batch
+balanced or as they fall (`balance=None`). For the waiting, a simulated accelerator sleeps 1.1 times the mean
+time of a batch. `cached to batch` is one thread that looks up 64 samples of 224×224, flips and normalises
+them into a float batch, against copying a float batch of that size.
+
+    python -m benchmarks reuse --data ../shared/data/imagenet-sample.tar
+
+Reading: samples/s, more is better; spread and waiting, less is better. The bars: ≥ 5× torch and ≥ 2.2× our
+standard mode with diversity ≥ 0.9; unchanged ≥ 1.5× torch; at most half the spread; the accelerator waits
+≤ 5 % of the epoch; ≥ 0.5 of a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.alternate import alternate
+from benchmarks.answer import Bar, Comparison, compare
+from benchmarks.fresh_process import in_fresh_process
+from benchmarks.peers import BATCH_SIZE, MEAN, SIZE, STD, WORKERS, torch_batches
+from benchmarks.photographs import described, photographs
+
+FACTOR, EPOCHS = 3, 3
+COPIES = 40
+
+
+def rekindle_loader(files: list[str], layers: int = 2, **settings: Any) -> Any:
+    """Our loader on the native path with so many layers of RandAugment."""
+    import rekindle as rk
+
+    T = rk.transforms  # noqa: N806
+    augment = [T.RandAugment(layers, 9)] if layers else []
+    steps = [
+        T.RandomResizedCrop(SIZE),
+        *augment,
+        T.RandomHorizontalFlip(),
+        T.ToTensor(),
+        T.Normalize(MEAN, STD),
+    ]
+    folder = os.path.commonpath([os.path.dirname(file) for file in files])
+    labels = {os.path.relpath(file, folder): number for number, file in enumerate(files)}
+    dataset = rk.open(folder, transform=steps, labels=labels)
+    return rk.DataLoader(
+        dataset, **{"batch_size": BATCH_SIZE, "shuffle": True, "num_workers": WORKERS, "seed": 0, **settings}
+    )
+
+
+def _refurbished(files: list[str]) -> Any:
+    import rekindle as rk
+
+    return rekindle_loader(files, reuse=rk.Refurbish(FACTOR, split="RandAugment[1]"))
+
+
+def _unchanged(files: list[str]) -> Any:
+    import rekindle as rk
+    from benchmarks.pil_pipeline import Photographs
+    from benchmarks.torchvision_on_cpu import torchvision
+
+    dataset = Photographs([Path(file) for file in files])
+    dataset.transform.transforms.insert(1, torchvision.transforms.RandAugment(2, 9))
+    return rk.DataLoader(
+        dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=WORKERS, seed=0,
+        reuse=rk.Refurbish(FACTOR, split="RandAugment"),
+    )  # fmt: skip
+
+
+CONTENDERS: dict[str, Callable[[list[str]], Iterable[Any]]] = {
+    "torch": lambda files: torch_batches(files, "RandAugment"),
+    "standard": rekindle_loader,
+    "unchanged, refurbished": _unchanged,
+    "refurbished": _refurbished,
+}
+
+
+def measure_rate(contender: str, files: list[str]) -> float:
+    """Samples a second over a round of the cache, after the epoch that fills it."""
+    loader = CONTENDERS[contender](files)
+    for _ in loader:
+        pass
+    started = time.perf_counter()
+    for _ in range(EPOCHS):
+        for _ in loader:
+            pass
+    return EPOCHS * len(files) / (time.perf_counter() - started)
+
+
+def measure_spread(balance: str | None, files: list[str]) -> float:
+    """The coefficient of variation of the CPU time of a full batch, over three epochs."""
+    import rekindle as rk
+
+    reuse = rk.Refurbish(FACTOR, split="RandAugment[1]", balance=balance)
+    loader = rekindle_loader(files, reuse=reuse, num_workers=0)
+    for _ in loader:
+        pass
+    spent = []
+    for _ in range(EPOCHS):
+        before = time.thread_time()
+        for images, _ in loader:
+            after = time.thread_time()
+            if len(images) == BATCH_SIZE:
+                spent.append(after - before)
+            before = time.thread_time()
+    return float(np.std(spent) / np.mean(spent))
+
+
+def measure_waiting(balance: str | None, files: list[str]) -> float:
+    """The share of an epoch that a simulated accelerator waits, its step 1.1 times as long as a batch takes."""
+    import rekindle as rk
+
+    reuse = rk.Refurbish(FACTOR, split="RandAugment[1]", balance=balance)
+    loader = rekindle_loader(files, reuse=reuse, prefetch_factor=2)
+    for _ in loader:
+        pass
+    started = time.perf_counter()
+    for _ in range(EPOCHS):
+        for _ in loader:
+            pass
+    step = 1.1 * (time.perf_counter() - started) / (EPOCHS * len(loader))
+    waited, started = loader.report().wait_seconds, time.perf_counter()
+    for _ in range(EPOCHS):
+        for _ in loader:
+            time.sleep(step)
+    return (loader.report().wait_seconds - waited) / (time.perf_counter() - started)
+
+
+def measure_cached() -> dict[str, float]:
+    """Batches a second: cached samples flipped and normalised, and a mere copy of the same size."""
+    import rekindle as rk
+    from rekindle.reuse import Store
+    from rekindle.reuse.cuts import NativeCut
+
+    T = rk.transforms  # noqa: N806
+    images = np.random.default_rng(0).integers(0, 256, (4 * BATCH_SIZE, SIZE, SIZE, 3), dtype=np.uint8)
+    steps = [T.RandomCrop(SIZE), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+    dataset = rk.ArrayImages(images, [0] * len(images), transform=steps)
+    cut, store = NativeCut(dataset, 1), Store(len(images), memory=1 << 30)
+    for index in range(len(images)):
+        store.put(index, 0, images[index])
+    out = np.empty((BATCH_SIZE, 3, SIZE, SIZE), dtype=np.float32)
+    source = np.random.default_rng(0).random((4, *out.shape), dtype=np.float32)
+    numbers = np.random.default_rng(0).random((len(images), 1))
+
+    def cached(turn: int) -> None:
+        for row in range(BATCH_SIZE):
+            index = turn % 4 * BATCH_SIZE + row
+            found = store.peek(index, 0)
+            cut.finish(index, found.value, numbers[index], out[row])
+            assert found.still_there()
+
+    def copied(turn: int) -> None:
+        np.copyto(out, source[turn % 4])
+
+    rates = {}
+    for name, work in (("copy", copied), ("cached to batch", cached)) * 2:  # The first time does not count.
+        started = time.perf_counter()
+        for turn in range(COPIES):
+            work(turn)
+        rates[name] = COPIES / (time.perf_counter() - started)
+    store.close()
+    return rates
+
+
+def measure(rounds: int, data: str | None) -> list[Comparison]:
+    """Rates, then how even the work is, then the time of a sample that is found."""
+    import rekindle as rk
+
+    images = photographs(data)
+    files = [str(path) for path in images]
+    title = f"{described(data, images)}; RandAugment(2, 9); {WORKERS} workers"
+    rates = alternate({name: _rate(name, files) for name in CONTENDERS}, rounds)
+    share = rk.diversity([rk.transforms.RandAugment(2), rk.transforms.RandomHorizontalFlip()], 1, FACTOR, 90)
+    found = [
+        compare(
+            f"{title}; steady state, diversity {float(share):.2f}",
+            "samples/s",
+            rates,
+            {"refurbished": [Bar("≥", 5.0)], "unchanged, refurbished": [Bar("≥", 1.5)]},
+        ),
+        compare(
+            f"{title}; against our standard mode",
+            "samples/s",
+            {name: rates[name] for name in ("standard", "refurbished")},
+            {"refurbished": [Bar("≥", 2.2)]},
+        ),
+    ]
+    balances = {"as they fall": None, "misses": "misses", "cost": "cost"}
+    spread = alternate(
+        {name: _in_process(measure_spread, how, files) for name, how in balances.items()}, rounds
+    )
+    found.append(
+        compare(f"{title}; CPU time of a batch", "spread", spread, {"cost": [Bar("≤", 0.5)]}),
+    )
+    waiting = alternate(
+        {name: _in_process(measure_waiting, how, files) for name, how in balances.items()}, rounds
+    )
+    found.append(
+        compare(f"{title}; an accelerator that takes 1.1 times as long", "share of the epoch waited", waiting,
+                {"cost": [Bar("≤", 0.05, "of the epoch")]}),
+    )  # fmt: skip
+    cached = [in_fresh_process(measure_cached) for _ in range(rounds)]
+    by_name = {name: [one[name] for one in cached] for name in ("copy", "cached to batch")}
+    found.append(
+        compare(f"{BATCH_SIZE} samples of {SIZE}×{SIZE} from the cache, one thread", "batches/s", by_name,
+                {"cached to batch": [Bar("≥", 0.5)]})
+    )  # fmt: skip
+    return found
+
+
+def _rate(name: str, files: list[str]) -> Callable[[], float]:
+    return lambda: in_fresh_process(measure_rate, contender=name, files=files)
+
+
+def _in_process(function: Callable[..., float], balance: str | None, files: list[str]) -> Callable[[], float]:
+    return lambda: in_fresh_process(function, balance=balance, files=files)

@@ -1,0 +1,254 @@
+"""Cached values come back as what they were: same types, dtypes, shapes, bytes, order in memory."""
+
+import math
+from collections import OrderedDict, namedtuple
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from rekindle import ArgumentError
+from rekindle.reuse.codecs import Jpeg, find_codec
+from rekindle.reuse.values import decode, encode
+from torchvision_on_cpu import torchvision
+
+tv_tensors = torchvision.tv_tensors
+
+
+class Pair(NamedTuple):
+    image: object
+    label: object
+
+
+TORCH_TYPES = [
+    torch.uint8,
+    torch.bool,
+    torch.int64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+]
+
+
+def identical(one, other):
+    """Whether two values are of the same type all the way down, and of the same bytes."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(identical(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(identical, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, torch.Tensor):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        return one.numel() == 0 or identical(_bytes_of(one), _bytes_of(other))
+    if isinstance(one, Image.Image):
+        same = one.mode == other.mode and one.size == other.size and one.info == other.info
+        return same and one.tobytes() == other.tobytes() and one.getpalette() == other.getpalette()
+    if isinstance(one, float):
+        return (math.isnan(one) and math.isnan(other)) or (one == other and str(one) == str(other))
+    return one == other
+
+
+def _bytes_of(tensor):
+    plain = tensor.as_subclass(torch.Tensor).contiguous().reshape(-1)
+    return plain.clone().view(torch.uint8).numpy()
+
+
+def back(value, codec="raw"):
+    packed = find_codec(codec).pack(value)
+    memory = packed.joined()
+    assert len(memory) == packed.nbytes
+    return find_codec(codec).unpack(memory)
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    dtype = draw(st.sampled_from(TORCH_TYPES))
+    count = math.prod(shape) * dtype.itemsize
+    content = draw(st.binary(min_size=count, max_size=count))
+    if dtype is torch.bool:
+        content = bytes(byte % 2 for byte in content)
+    flat = torch.frombuffer(bytearray(content), dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    tensor = flat.reshape(shape)
+    return tensor.permute(draw(st.permutations(range(tensor.ndim))))
+
+
+@st.composite
+def arrays(draw):
+    dtypes = st.one_of(
+        hnp.scalar_dtypes(), hnp.unicode_string_dtypes(), hnp.byte_string_dtypes(), hnp.array_dtypes()
+    )
+    array = draw(hnp.arrays(draw(dtypes), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)))
+    array = array.transpose(draw(st.permutations(range(array.ndim))))
+    return array[::-1] if array.ndim and draw(st.booleans()) else array
+
+
+@st.composite
+def images(draw):
+    mode = draw(
+        st.sampled_from(["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "F", "I;16", "HSV"])
+    )
+    size = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
+    count = len(Image.new(mode, size).tobytes())
+    image = Image.frombytes(mode, size, draw(st.binary(min_size=count, max_size=count)))
+    if mode == "P":
+        image.putpalette(draw(st.binary(min_size=12, max_size=12)))
+    image.info = draw(st.dictionaries(st.text(max_size=5), st.binary(max_size=5) | st.integers(), max_size=2))
+    return image
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(allow_nan=False),
+    st.text(st.characters(exclude_categories=[])),  # lone surrogates too
+    st.binary(max_size=100),
+    arrays(),
+    tensors(),
+    images(),
+    st.builds(np.float32, st.floats(width=32)),
+    st.builds(np.int64, st.integers(-(2**63), 2**63 - 1)),
+)
+keys = st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none(), st.tuples(st.integers()))
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(keys, inner, max_size=3),
+        st.builds(Pair, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
+@settings(max_examples=150, deadline=None)
+@given(value=values)
+def test_a_value_comes_back_as_it_was(codec, value):
+    assert identical(back(value, codec), value)
+
+
+@given(value=values, at=st.integers(0, 1 << 20), bit=st.integers(0, 7))
+@settings(max_examples=200, deadline=None)
+def test_damaged_bytes_give_an_error_or_some_value_but_never_a_crash(value, at, bit):
+    memory = encode(value).joined()
+    memory[at % min(len(memory), 300)] ^= 1 << bit
+    with suppress(Exception):
+        decode(memory)
+
+
+@pytest.mark.parametrize("wrapper", [tv_tensors.Image, tv_tensors.Mask, tv_tensors.Video])
+def test_tensors_of_torchvision_stay_what_they_are(wrapper):
+    value = wrapper(torch.arange(48, dtype=torch.uint8).reshape(1, 3, 4, 4))
+    assert identical(back(value), value)
+
+
+def test_the_order_of_axes_in_memory_is_kept():
+    pixels = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    assert back(pixels.transpose(2, 0, 1)).strides == pixels.transpose(2, 0, 1).strides
+    tensor = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert back(tensor).stride() == tensor.stride()
+    assert back(pixels[::-1]).flags.c_contiguous
+
+
+def test_what_comes_back_can_be_written_to():
+    array, tensor = back((np.zeros(3), torch.zeros(3)))
+    array += 1
+    tensor += 1
+    assert array.tolist() == tensor.tolist() == [1, 1, 1]
+
+
+def test_a_mapped_file_is_stored_as_the_array_that_it_is(tmp_path):
+    mapped = np.memmap(tmp_path / "array", dtype=np.int16, mode="w+", shape=(4, 5))
+    mapped[:] = 7
+    assert identical(back(mapped), np.full((4, 5), 7, np.int16))
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (object(), "builtins.object"),
+        ({"a": [{1, 2}]}, "builtins.set"),
+        (np.array([object()]), "dtype\\('O'\\)"),
+        (np.ma.masked_array([1, 2], [True, False]), r"numpy\.ma.*MaskedArray"),
+        (OrderedDict(a=1), "collections.OrderedDict"),
+        (torch.nn.Parameter(torch.zeros(2)), "Parameter"),
+        (torch.zeros(2, requires_grad=True), "detach"),
+        (torch.zeros(2).to_sparse(), "sparse"),
+        (namedtuple("Hidden", "a b")(1, 2), "Hidden"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_stored_is_named(value, named):
+    with pytest.raises(ArgumentError, match=named):
+        encode(value)
+
+
+def test_a_stored_array_of_objects_is_refused():
+    memory = encode(np.zeros(4, np.int64)).joined()
+    text = bytes(memory)
+    damaged = np.frombuffer(text.replace(b"<i8", b"|O8"), dtype=np.uint8)
+    assert bytes(damaged) != text
+    with pytest.raises(ValueError, match="O8"):
+        decode(damaged)
+
+
+def _photograph(height=64, width=48):
+    rows, columns = np.mgrid[0:height, 0:width]
+    return np.stack([rows * 3, columns * 4, rows + columns], axis=2).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        _photograph(),
+        Image.fromarray(_photograph()),
+        torch.from_numpy(_photograph()).permute(2, 0, 1).contiguous(),
+        torch.from_numpy(_photograph()).permute(2, 0, 1),
+    ],
+    ids=["array", "Pillow", "tensor", "channels last"],
+)
+def test_jpeg_makes_pictures_small_and_nearly_right(picture):
+    codec = Jpeg(90)
+    record = codec.pack((picture, 7))
+    found, label = codec.unpack(record.joined())
+    assert label == 7
+    assert type(found) is type(picture)
+    assert record.nbytes < 0.4 * np.asarray(picture).nbytes
+    difference = np.abs(np.asarray(found).astype(int) - np.asarray(picture))
+    assert difference.max() < 30
+    assert difference.mean() < 3
+    if isinstance(picture, torch.Tensor):
+        assert found.stride() == picture.stride()
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros((4, 5), np.uint8), np.zeros((4, 5, 3)), np.zeros((0, 4, 3), np.uint8)]
+)
+def test_jpeg_leaves_alone_what_is_no_picture(value):
+    assert identical(back(value, "jpeg"), value)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "", None])
+def test_an_unknown_codec_is_an_error(codec):
+    with pytest.raises(ArgumentError, match="codec="):
+        find_codec(codec)
+
+
+def test_a_quality_that_cannot_be_is_an_error():
+    with pytest.raises(ArgumentError, match="quality=0"):
+        Jpeg(0)
