@@ -28,8 +28,7 @@ from rekindle.fetch.folder import IMAGE_EXTENSIONS
 from rekindle.fetch.labels import Labels
 from rekindle.fetch.opening import open_source
 from rekindle.fetch.remote_store import RemoteOptions
-from rekindle.fetch.source import Source
-from rekindle.fetch.writers import as_bytes
+from rekindle.fetch.source import Source, Stored
 
 if TYPE_CHECKING:
     from rekindle.prepare.pipeline import Pipeline
@@ -238,8 +237,8 @@ class ImageDataset(_Native):
             raise self.located(error, index) from error
         return self.source.target(index)
 
-    def raw(self, index: int) -> bytes:
-        return as_bytes(self.source.read(self._check(index)))
+    def raw(self, index: int) -> Stored:
+        return self.source.read(self._check(index))
 
     def label(self, index: int) -> int:
         return self.source.target(self._check(index))

@@ -41,8 +41,8 @@ class NativeCut:
     def partial(self, index: int, numbers: NDArray[np.float64]) -> Any:
         """What is kept of a sample, in memory of its own."""
         raw = self._dataset.raw(index)
-        if self._encoded:
-            return raw
+        if self._encoded:  # A view of a mapped file is kept as bytes of its own.
+            return bytes(raw) if isinstance(raw, memoryview) else raw
         if self._in_memory:
             return self._first.make_image(raw, numbers)
         try:
