@@ -127,7 +127,7 @@ def measure_loader(contender: str, path: str) -> float:
             webdataset.WebDataset(path, shardshuffle=SHARDS, nodesplitter=None)
             .shuffle(BUFFER)
             .to_tuple("jpg", "cls")
-            .batched(BATCH_SIZE, collation_fn=list)
+            .batched(BATCH_SIZE)
         )
         batches = torch.utils.data.DataLoader(
             dataset, batch_size=None, num_workers=WORKERS, persistent_workers=True
@@ -140,10 +140,9 @@ def measure_loader(contender: str, path: str) -> float:
             batch_size=BATCH_SIZE,
             shuffle=True,
             num_workers=WORKERS,
-            collate_fn=list,
             seed=0,
         )
-    return _epoch_rate(batches, len)
+    return _epoch_rate(batches)
 
 
 def measure_images(path: str, extensive: bool) -> float:
@@ -156,16 +155,16 @@ def measure_images(path: str, extensive: bool) -> float:
     loader = rk.DataLoader(
         rk.open(path, transform=steps), batch_size=BATCH_SIZE, shuffle=True, num_workers=WORKERS, seed=0
     )
-    return _epoch_rate(loader, lambda batch: len(batch[0]))
+    return _epoch_rate(loader)
 
 
-def _epoch_rate(batches: Iterable[Any], size: Callable[[Any], int], epochs: int = 2) -> float:
+def _epoch_rate(batches: Iterable[Any], epochs: int = 2) -> float:
     for _ in batches:  # Starts workers, compiles, fills the page cache.
         pass
     done, start = 0, time.perf_counter()
     for _ in range(epochs):
         for batch in batches:
-            done += size(batch)
+            done += len(batch[0])
     return done / (time.perf_counter() - start)
 
 
