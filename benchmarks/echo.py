@@ -14,6 +14,7 @@ Reading: seconds an epoch, beside the prediction; the bar: within 15 % of it. Up
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 from torch.utils.data import Dataset
@@ -65,8 +66,8 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     found = []
     for factor in FACTORS:
         took = alternate(
-            {"predicted": lambda: predicted(factor), "measured": lambda: measure_epoch(factor)}, rounds
-        )  # noqa: B023
+            {"predicted": partial(predicted, factor), "measured": partial(measure_epoch, factor)}, rounds
+        )
         title = f"e = {factor}, R = {UP / DOWN:g}: {BATCHES} batches read, {int(BATCHES * factor)} steps"
         found.append(compare(title, "s", took, {"measured": [Bar("≤", 1.15), Bar("≥", 0.85)]}))
     return found

@@ -118,7 +118,7 @@ def measure_spread(balance: str | None, files: list[str]) -> float:
 
 
 def measure_waiting(balance: str | None, files: list[str]) -> float:
-    """The share of an epoch that a simulated accelerator waits, its step 1.1 times as long as a batch takes."""
+    """The share of an epoch that a simulated accelerator waits, whose step takes 1.1 times a batch."""
     import rekindle as rk
 
     reuse = rk.Refurbish(FACTOR, split="RandAugment[1]", balance=balance)

@@ -18,6 +18,7 @@ WIRING = {
     "__init__",
     "__main__",
     "cli",
+    "foreign_transforms",
     "images",
     "inspection",
     "iteration",
@@ -30,6 +31,8 @@ WIRING = {
     "transforms",
     "with_accelerate",
     "with_reuse",
+    "placement",
+    "arguments",
 }
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.

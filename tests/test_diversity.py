@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import rekindle as rk
 from rekindle.choose import Refresh
@@ -94,3 +95,5 @@ def test_hashes_tell_views_apart():
     assert view_hash((image, 1)) != view_hash((image, 2))
     assert view_hash({"a": image}) == view_hash({"a": image.copy()})
     assert view_hash(image) != view_hash(image.astype(np.int8))
+    pictures = [Image.fromarray(pixels) for pixels in (image, image.copy(), other)]
+    assert view_hash(pictures[0]) == view_hash(pictures[1]) != view_hash(pictures[2])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import rekindle as rk
 from rekindle.fetch import writer_for
@@ -172,3 +173,15 @@ def test_what_is_missing_is_named(bucket: Bucket) -> None:
         bucket.open("missing.h5")
     with pytest.raises(rk.DataError, match="named like"):
         bucket.open("missing-*.tar")
+
+
+def test_a_subset_is_fetched_ahead_as_well(bucket: Bucket) -> None:
+    data = rk.open(
+        "s3://bucket/train.tar",
+        [rk.transforms.CenterCrop(16), rk.transforms.ToTensor()],
+        remote=rk.RemoteOptions(storage_options=storage_options(bucket.proxy)),
+    )
+    bucket.proxy.requests.clear()
+    subset = torch.utils.data.Subset(data, range(2, 12))
+    assert sum(len(labels) for _, labels in rk.DataLoader(subset, batch_size=10, num_workers=0)) == 10
+    assert len(bucket.proxy.data_requests()) <= 2

@@ -9,14 +9,17 @@ native data set has, beside `__getitem__`:
 - `write(index, numbers, out) -> label`: the image goes to `out`; `write_many` does so for many, where there
   is one
 - `sample(index, numbers) -> (image, label)`: the same in memory of its own
+- `device_steps`: the steps that are left to the device, or None; and `before_device()`: the data set without
+  them, which writes bytes
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -29,8 +32,10 @@ from rekindle.fetch.labels import Labels
 from rekindle.fetch.opening import open_source
 from rekindle.fetch.remote_store import RemoteOptions
 from rekindle.fetch.source import Source, Stored
+from rekindle.foreign_transforms import adapted
 
 if TYPE_CHECKING:
+    from rekindle.prepare.batched.suffix import Suffix
     from rekindle.prepare.pipeline import Pipeline
 
 _NO_NUMBERS = np.empty(0)
@@ -46,6 +51,7 @@ def open(
     dtype: torch.dtype | None = None,
     channels_last: bool = False,
     pixel_limit: int | None = None,
+    place: str | int = "cpu",
     format: str | None = None,
     images: str | None = None,
     features: Mapping[str, str] | None = None,
@@ -69,6 +75,10 @@ def open(
         dtype: `torch.uint8` leaves the conversion to floats and the normalisation to the device.
         channels_last: Whether channels lie last in memory (`torch.channels_last`).
         pixel_limit: Images with more pixels are refused; by default those of which Pillow warns.
+        place: Where steps run. "cpu": all of them with the workers. "device": all that can, from the first
+            step on before which images have one size, on the loader's `device`, a whole batch at a time. Or
+            the name or index of the first step to run there. The numbers drawn are the same; pixels differ
+            by little (docs/device.md). `ds[i]` always runs all steps on the CPU.
         format: `"hdf5"`, `"tfrecord"`, `"tar"` or `"lmdb"`, where the first bytes of the files do not tell.
         images: The data set (or the group of data sets) of images in an HDF5 file, the ending of members
             that are images in a tar, or the database within an LMDB file.
@@ -80,7 +90,13 @@ def open(
     options = {"format": format, "images": images, "features": features, "verify": verify}
     source = open_source(path, labels, extensions=extensions, options=options, remote=remote)
     return ImageDataset(
-        source, transform, decode, dtype=dtype, channels_last=channels_last, pixel_limit=pixel_limit
+        source,
+        transform,
+        decode,
+        dtype=dtype,
+        channels_last=channels_last,
+        pixel_limit=pixel_limit,
+        place=place,
     )
 
 
@@ -90,12 +106,43 @@ class _Native(Dataset[tuple[Any, int]]):
     uniforms: int | None = None
     releases_gil = False
     draws_nothing = False
+    device_steps: Suffix | None = None
     _pipeline: Pipeline | None = None
+    _before_device: Pipeline | None = None
 
     def _use(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self.uniforms = pipeline.uniforms
         self.releases_gil, self.draws_nothing = pipeline.releases_gil, pipeline.draws_nothing
+
+    def _cut(
+        self,
+        place: str | int,
+        dtype: torch.dtype | None,
+        channels_last: bool,
+        pixel_limit: int | None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """Leave the steps that `place` says to the device."""
+        from rekindle.prepare.batched.suffix import Suffix
+        from rekindle.prepare.place import find_cut
+        from rekindle.prepare.tensors import PILToTensor
+
+        assert self._pipeline is not None
+        steps = self._pipeline.steps
+        cut = find_cut(steps, place, size)
+        if cut is not None:
+            before, after = steps[:cut], steps[cut:]
+            self.device_steps = Suffix(before, after, dtype=dtype, channels_last=channels_last)
+            self._before_device = _pipeline([*before, PILToTensor()], None, False, pixel_limit, size)
+
+    def before_device(self) -> Self:
+        """The data set as workers see it if the last steps are the device's: bytes, channels first."""
+        assert self._before_device is not None
+        before = copy.copy(self)
+        before._use(self._before_device)
+        before.device_steps = before._before_device = None
+        return before
 
     def example(self) -> tuple[Any, int] | None:
         """An image (of no meaning) and a label that look as all do; None if they do not all look alike."""
@@ -152,23 +199,28 @@ class ImageDataset(_Native):
         dtype: torch.dtype | None = None,
         channels_last: bool = False,
         pixel_limit: int | None = None,
+        place: str | int = "cpu",
     ) -> None:
         self.source, self.transform, self.decode = source, transform, decode
         self._announces = hasattr(source, "prefetch") and getattr(source, "is_worth_prefetching", True)
         self._foreign: Callable[[Any], Any] | None = None
         self._pixel_limit = pixel_limit
+        steps = _own_steps(transform) if decode else None
+        if place != "cpu" and steps is None:
+            raise ArgumentError(f"place={place!r} is for steps of rekindle.transforms.")
         if not decode:
             if transform is not None:
                 raise ArgumentError(f"decode=False gives bytes, on which {transform!r} cannot work.")
             self.releases_gil = self.draws_nothing = True
             return
-        steps = _own_steps(transform)
         if steps is None:
             if dtype is not None or channels_last:
                 raise ArgumentError("dtype and channels_last are for steps of rekindle.transforms.")
-            self._foreign = _adapted(transform)
+            self._foreign = adapted(transform)
             return
         self._use(_pipeline(steps, dtype, channels_last, pixel_limit))
+        if place != "cpu":
+            self._cut(place, dtype, channels_last, pixel_limit)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -274,6 +326,7 @@ class ArrayImages(_Native):
         transform: Steps of `rekindle.transforms`, in a list or a Compose; None gives the arrays as they are.
         dtype: `torch.uint8` leaves the conversion to floats and the normalisation to the device.
         channels_last: Whether channels lie last in memory (`torch.channels_last`).
+        place: Where steps run: "cpu", "device", or the first step to run on the device; as for `open`.
 
     """
 
@@ -285,6 +338,7 @@ class ArrayImages(_Native):
         *,
         dtype: torch.dtype | None = None,
         channels_last: bool = False,
+        place: str | int = "cpu",
     ) -> None:
         array = np.asarray(images)
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
@@ -301,9 +355,15 @@ class ArrayImages(_Native):
         if steps is None:
             raise ArgumentError(f"transform is {transform!r}. Give steps of rekindle.transforms.")
         self.transform = transform
-        self._use(_pipeline(steps, dtype, channels_last, None, array.shape[1:3]))
-        assert self._pipeline is not None
-        if self._pipeline.runs_many():
+        size = array.shape[1:3]
+        self._use(_pipeline(steps, dtype, channels_last, None, size))
+        if place != "cpu":
+            self._cut(place, dtype, channels_last, None, size)
+
+    def _use(self, pipeline: Pipeline) -> None:
+        super()._use(pipeline)
+        vars(self).pop("write_many", None)
+        if pipeline.runs_many():
             self.write_many = self._write_many
 
     def __len__(self) -> int:
@@ -374,36 +434,3 @@ def _pipeline(
 
     limit = PIXEL_LIMIT if pixel_limit is None else pixel_limit
     return Pipeline(steps, dtype=dtype, channels_last=channels_last, pixel_limit=limit, size=size)
-
-
-def _adapted(transform: Any) -> Callable[[Any], Any]:
-    """A foreign transform as a function of an RGB array."""
-    if not callable(transform):
-        raise ArgumentError(
-            f"transform is {transform!r}. Give steps of rekindle.transforms, or a function of a Pillow image."
-        )
-    if any(base.__module__.partition(".")[0] == "albumentations" for base in type(transform).__mro__):
-        return _Albumentations(transform)
-    return _OnPillowImages(transform)
-
-
-class _Albumentations:
-    """An Albumentations transform, which takes and gives arrays by name."""
-
-    def __init__(self, transform: Any) -> None:
-        self._transform = transform
-
-    def __call__(self, image: NDArray[np.uint8]) -> Any:
-        return self._transform(image=image)["image"]
-
-
-class _OnPillowImages:
-    """A transform of Pillow images, such as torchvision's."""
-
-    def __init__(self, transform: Callable[[Any], Any]) -> None:
-        self._transform = transform
-
-    def __call__(self, image: NDArray[np.uint8]) -> Any:
-        from PIL import Image
-
-        return self._transform(Image.fromarray(image))

@@ -12,7 +12,7 @@ from rekindle.choose import EndOfEpoch
 from rekindle.errors import WorkerError
 from rekindle.run.runner import AnyRunner
 from rekindle.run.tickets import Filled, Made
-from rekindle.ship import nbytes, pinner, unpack
+from rekindle.ship import OneAhead, nbytes, pinner, unpack
 from rekindle.state import Position
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Progress:
 
     position: Position = field(default_factory=Position)
     last: Filled | Made | None = None  # the batch handed over last
+    unseen_bad: int = 0  # bad samples, the last found, of a batch that is not handed over yet
     handed_over: float | None = None  # when that was, as long as the training loop is at work on it
 
 
@@ -43,6 +44,8 @@ class EpochIterator:
         self._progress, self._counters, self._in_order = loader._progress, loader._counters, loader.in_order
         self._pin = pinner(loader.pin_memory, loader.pin_memory_device)
         self._noted = loader._note_reuse if loader.reuse is not None else None
+        to_device = loader._placement.to_device(loader.seed, self._pin)
+        self._ahead = None if to_device is None else OneAhead(runner, to_device)
         self._ended = False
         self._yielded = 0
         self._length_claimed: int | None = loader._IterableDataset_len_called
@@ -69,10 +72,13 @@ class EpochIterator:
             progress.handed_over = None
         if self._ended:
             raise StopIteration
-        if self._runner.closed:
+        ahead = self._ahead
+        if self._runner.closed and not (ahead is not None and ahead.holds):
             raise WorkerError(
                 "the workers of this pass are gone after an earlier error; start a new pass with iter()"
             )
+        if ahead is not None:
+            return self._next_on_device(ahead, asked)
         ready = self._runner.next()
         got = time.perf_counter()
         counters.wait.add(got - asked)
@@ -93,6 +99,27 @@ class EpochIterator:
             self._noted(ready, batch)
         if self._pin is not None:
             batch = self._pin(batch)
+        progress.handed_over = time.perf_counter()
+        counters.ship.add(progress.handed_over - got)
+        return batch
+
+    def _next_on_device(self, ahead: OneAhead, asked: float) -> Any:
+        """The next batch, on the device; the one after it is put on its way."""
+        progress, counters = self._progress, self._counters
+        sent = ahead.next()
+        got = time.perf_counter()
+        counters.wait.add(got - asked)
+        if isinstance(sent, EndOfEpoch):
+            self._end()
+            raise StopIteration
+        found = self._loader._bad_samples.found
+        known = len(found)
+        ahead.look_ahead()
+        progress.unseen_bad = len(found) - known
+        batch = ahead.receive(sent)
+        self._note(sent.ready)
+        if self._noted is not None:
+            self._noted(sent.ready, unpack(sent.ready))
         progress.handed_over = time.perf_counter()
         counters.ship.add(progress.handed_over - got)
         return batch

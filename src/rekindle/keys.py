@@ -29,6 +29,7 @@ class Step(IntEnum):
     STREAM = 0xFFFFFFFD
     FINAL = 0xFFFFFFFC  # of a sample that is cut in two: what is done anew each time
     ECHO = 0xFFFFFFFB
+    BATCH_TRANSFORM = 0xFFFFFFFA
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
 
 

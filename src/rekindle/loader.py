@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, default_collate
 
-from rekindle import keys, state, with_accelerate, with_reuse
+from rekindle import arguments, keys, state, with_accelerate, with_reuse
 from rekindle.choose import (
     Orders,
     PlannedSampler,
@@ -23,9 +23,9 @@ from rekindle.choose import (
     stream_orders,
 )
 from rekindle.counters import Counters
-from rekindle.errors import ArgumentError
 from rekindle.iteration import EpochIterator, Progress
 from rekindle.parked import Parked
+from rekindle.placement import Placement
 from rekindle.reuse import Echo, Refurbish
 from rekindle.run import BadSamples, OnError, Work, start
 from rekindle.run.runner import AnyRunner
@@ -56,6 +56,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         final_transform: A function of a sample, applied to what the data set gives; with `reuse`, this is
             what is done anew each time.
         memory: Bytes of memory for what is reused, in place of what `reuse` says.
+        device: Where batches go: copied without waiting, one batch ahead; and where the steps run that a data
+            set leaves to the device (`rekindle.open(…, place=…)`). None leaves batches on the CPU.
+        batch_transform: Steps on whole batches of (images, labels), run where the batches end up: MixUp,
+            CutMix, Normalize, ConvertImageDtype of `rekindle.transforms`; one or a list.
 
     >>> loader = DataLoader(range(6), batch_size=4)
     >>> [batch.tolist() for batch in loader]
@@ -90,6 +94,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         reuse: Refurbish | Echo | None = None,
         final_transform: Callable[[Any], Any] | None = None,
         memory: int | Literal["auto"] | None = None,
+        device: str | int | torch.device | None = None,
+        batch_transform: Any = None,
     ) -> None:
         super().__init__(
             dataset,
@@ -111,7 +117,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             in_order=in_order,
         )
         stream = isinstance(dataset, IterableDataset)
-        _check(seed, executor, on_error, error_budget, stream)
+        arguments.check(seed, executor, on_error, error_budget, stream)
         self._order = "stream" if stream else "shuffled" if shuffle else "sequential"
         if not stream and not (sampler is None and batch_sampler is None and generator is None):
             self._order = "sampler"
@@ -124,6 +130,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         with_reuse.check(reuse, final_transform, self._order)
         self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed)
         self._views: Views | None = None
+        self.device, self.batch_transform = device, batch_transform
+        by_rows = self._auto_collation and self.collate_fn is default_collate and not stream
+        reuses = reuse is not None or final_transform is not None
+        self._placement = Placement.of(dataset, device, batch_transform, by_rows=by_rows, reuses=reuses)
         self._bad_samples = BadSamples(on_error, error_budget)
         self._counters = Counters()
         self._progress = Progress()
@@ -212,7 +222,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         position = self._progress.position
         if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
             position = self._between_epochs(position)
-        return state.save(self._identity(), position, self._bad_samples.found)
+        found = self._bad_samples.found
+        return state.save(self._identity(), position, found[: len(found) - self._progress.unseen_bad])
 
     def _between_epochs(self, position: Position) -> Position:
         if self._order == "sampler" and position.sampler_state is None:
@@ -237,6 +248,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         steps = len(self) if self._order in ("shuffled", "sequential") else None
         self._progress.position, found = state.load(saved, identity, steps)
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
+        self._progress.unseen_bad = 0
         self.seed, self._next_epoch = identity["seed"], self._progress.position.epoch
         self.close()
         self._reuse.go_on(self.seed, identity["split"])
@@ -244,7 +256,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     # A pass: who makes the batches, and which.
 
     def _start_pass(self, position: Position) -> EpochIterator:
-        position.begun = True
+        position.begun, self._progress.unseen_bad = True, 0
         self._progress.position, self._next_epoch = position, position.epoch + 1
         earlier = self._pass() if self._pass is not None else None
         if self.persistent_workers and earlier is not None:
@@ -343,7 +355,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _work(self, base_seed: int) -> Work:
         return Work(
-            dataset=self._reuse.stream() if self._order == "stream" else self.dataset,
+            dataset=self._reuse.stream()
+            if self._order == "stream"
+            else self._placement.loaded_from(self.dataset),
             stream=self._order == "stream",
             batched=self._auto_collation,
             collate_fn=self.collate_fn,
@@ -390,7 +404,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def rekindle(self) -> dict[str, Any]:
         """The arguments that torch's loader does not have, to make another loader like this one with."""
         names = ("seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "device", "batch_transform")}
 
     # A copy or a pickle of a loader has no workers, and begins with the next epoch.
 
@@ -415,27 +429,3 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 def _worker_seed(seed: int, epoch: int) -> int:
     """What workers are seeded with in an epoch, in place of the number that torch would draw."""
     return int(keys.seeds(seed, 0, epoch, keys.Step.STREAM)[0] >> np.uint64(1))
-
-
-def _check(seed: Any, executor: Any, on_error: Any, error_budget: Any, stream: bool) -> None:
-    """Find arguments that cannot work before anything starts."""
-    if seed is not None and not (type(seed) is int and 0 <= seed < 2**63):
-        raise ArgumentError(f"seed must be a whole number from 0 to 2**63 - 1 or None, but got {seed!r}")
-    for name, value, known in (
-        ("executor", executor, ("auto", "threads", "processes")),
-        ("on_error", on_error, ("raise", "skip", "substitute")),
-    ):
-        if value not in known:
-            raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
-    if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
-        raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
-    if stream and on_error != "raise":
-        raise ArgumentError(
-            f"on_error={on_error!r} does not go with an IterableDataset, whose iterator ends with its first "
-            "exception. Handle bad samples within the data set."
-        )
-    if stream and executor == "threads":
-        raise ArgumentError(
-            "executor='threads' does not go with an IterableDataset: threads share one copy of it. "
-            "Use executor='processes', or num_workers=0."
-        )

@@ -37,7 +37,8 @@ from rekindle.reuse.echo_stream import EchoStream
 from rekindle.reuse.layers import Layer, find_split, layers_of
 from rekindle.reuse.store import memory_budget
 from rekindle.run.changes import fingerprint
-from rekindle.run.load import generators_kept, is_native
+from rekindle.run.load import generators_kept
+from rekindle.run.native import for_workers, is_native
 from rekindle.tune import ReuseReport, Views
 
 _FIXED_COST = 40_000  # what a sample costs beside its decoding, as bytes of a JPEG that take as long
@@ -55,7 +56,8 @@ class Reuse:
         memory: Any,
         seed: int,
     ) -> None:
-        self.dataset, self.asked, self.seed = dataset, asked, seed
+        self._given, self.asked, self.seed = dataset, asked, seed
+        self.dataset = dataset = for_workers(dataset)
         self._final_transform, self._memory = final_transform, memory
         self._native = is_native(dataset) and final_transform is None
         self.layers: list[Layer] = layers_of(dataset) if final_transform is None else []
@@ -157,7 +159,7 @@ class Reuse:
         if self.asked.disk is None:
             return ""
         steps = [repr(layer.step) for layer in self.layers[: self.place]]
-        made_with = f"{data_fingerprint(self.dataset)} {steps} {self.seed} {self.asked.codec}"
+        made_with = f"{data_fingerprint(self._given)} {steps} {self.seed} {self.asked.codec}"
         return hashlib.blake2b(made_with.encode(), digest_size=16).hexdigest()
 
     def _admit(self, store: Store, cut: Cut) -> None:

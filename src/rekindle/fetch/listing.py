@@ -99,7 +99,10 @@ def _walk(top: bytes, extensions: tuple[bytes, ...]) -> Listing:
                 elif entry.name.lower().endswith(extensions):
                     names.append(entry.name)
     folders = sorted(found)
-    files = [os.path.join(folder, name) for folder in folders for name in sorted(found[folder])]
+    files = []
+    for folder in folders:
+        before = os.path.join(folder, b"")
+        files += [before + name for name in sorted(found[folder])]
     return Listing(Names.of(files), Names.of(folders), np.array([changed[folder] for folder in folders]))
 
 

@@ -53,9 +53,12 @@ class GaussianBlur(ImageStep):
         if self.sigma[0] == self.sigma[1]:
             self.uniforms, self.diversity = 0, 1
 
+    def deviation(self, numbers: Numbers) -> float:
+        """The standard deviation in pixels."""
+        return between(numbers[0], *self.sigma) if self.uniforms else self.sigma[0]
+
     def apply(self, image: Image, numbers: Numbers) -> Image:
-        sigma = between(numbers[0], *self.sigma) if self.uniforms else self.sigma[0]
-        return gaussian_blur(image, self.kernel_size, sigma)
+        return gaussian_blur(image, self.kernel_size, self.deviation(numbers))
 
 
 class Sharpness(ImageStep):

@@ -12,6 +12,7 @@ from itertools import permutations
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.prepare import parameters
 from rekindle.prepare.image_step import ChanceStep, ImageStep
@@ -21,29 +22,51 @@ _GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow converts to "L
 _CUT_OFF = -0.4999  # OpenCV rounds to the nearest value, Pillow's blend cuts off
 _ORDERS = tuple(permutations(range(4)))
 
+Matrix = NDArray[np.float32]  # 3 × 4: a pixel's new colours from its old ones, and an offset for each
+
+
+def brightness_matrix(factor: float) -> Matrix:
+    """Colours `factor` times as bright."""
+    return _matrix(np.eye(3) * factor)
+
+
+def contrast_matrix(factor: float, mean: int = 0) -> Matrix:
+    """`factor` times the distance of each value from the mean grey."""
+    return _matrix(np.eye(3) * factor, (1 - factor) * mean)
+
+
+def saturation_matrix(factor: float) -> Matrix:
+    """`factor` times the distance of each colour from its grey. With 0, `grey` is what is meant."""
+    return _matrix(np.eye(3) * factor + (1 - factor) * _GREY)
+
+
+def hue_turn(shift: float) -> int:
+    """By how much a hue of 8 bits changes if it is turned by `shift` of a full circle."""
+    return int(shift * 255) % 256
+
 
 def adjust_brightness(image: Image, factor: float) -> Image:
     """The image `factor` times as bright."""
-    return _matrix(image, np.eye(3) * factor, _CUT_OFF)
+    return cv2.transform(image, brightness_matrix(factor))  # type: ignore[return-value]
 
 
 def adjust_contrast(image: Image, factor: float) -> Image:
     """The image with `factor` times the distance of each value from the mean grey."""
     mean = int(float(_GREY @ cv2.mean(image)[:3]) + 0.5)
-    return _matrix(image, np.eye(3) * factor, (1 - factor) * mean + _CUT_OFF)
+    return cv2.transform(image, contrast_matrix(factor, mean))  # type: ignore[return-value]
 
 
 def adjust_saturation(image: Image, factor: float) -> Image:
     """The image with `factor` times the distance of each colour from its grey."""
     if factor == 0:
         return grey(image)
-    return _matrix(image, np.eye(3) * factor + (1 - factor) * _GREY, _CUT_OFF)
+    return cv2.transform(image, saturation_matrix(factor))  # type: ignore[return-value]
 
 
 def adjust_hue(image: Image, shift: float) -> Image:
     """The image with its hues turned by `shift` of a full circle."""
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
-    hsv[..., 0] += np.uint8(int(shift * 255) % 256)
+    hsv[..., 0] += np.uint8(hue_turn(shift))
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)  # type: ignore[return-value]
 
 
@@ -52,11 +75,11 @@ def grey(image: Image) -> Image:
     return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)  # type: ignore[return-value]
 
 
-def _matrix(image: Image, matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]], offset: float) -> Image:
-    affine = np.empty((3, 4), dtype=np.float32)
-    affine[:, :3] = matrix
-    affine[:, 3] = offset
-    return cv2.transform(image, affine)  # type: ignore[return-value]
+def _matrix(colours: NDArray[np.float64], offset: float = 0.0) -> Matrix:
+    matrix = np.empty((3, 4), dtype=np.float32)
+    matrix[:, :3] = colours
+    matrix[:, 3] = offset + _CUT_OFF
+    return matrix
 
 
 _ADJUSTMENTS = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)

@@ -74,8 +74,12 @@ class Compose(_Several):
         super().__init__(transforms)
         self.uniforms = sum(step.uniforms for step in self.transforms)
         self.diversity = math.prod(step.diversity for step in self.transforms)
+        self.size = self.size_after(None)
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         for step in self.transforms:
-            self.size = step.size or (self.size if step.keeps_size else None)
+            size = step.size_after(size)
+        return size
 
     @property
     def layers(self) -> tuple[Step, ...]:
@@ -95,8 +99,12 @@ class RandomApply(_Several):
         outcomes = math.prod(step.diversity for step in self.transforms)
         self.diversity = 1 if self.p == 0 else outcomes if self.p == 1 else outcomes + 1
 
+    def happens(self, numbers: Numbers) -> Any:
+        """Whether the image is changed; for rows of numbers, an array that says it of each row."""
+        return numbers[..., 0] < self.p
+
     def apply(self, image: Any, numbers: Numbers) -> Any:
-        return self._apply_all(image, numbers[1:]) if numbers[0] < self.p else image
+        return self._apply_all(image, numbers[1:]) if self.happens(numbers) else image
 
 
 def _as_step(name: str, step: Any) -> Step:

@@ -51,6 +51,9 @@ class Pad(WindowStep):
             )
         return Window(-top, -left, *size, *size)
 
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None if size is None else self.window(*size).size
+
 
 class RandomCrop(WindowStep):
     """A part of this size from anywhere in the image, after padding.

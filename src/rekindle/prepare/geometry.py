@@ -12,6 +12,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.errors import ArgumentError
 from rekindle.prepare import parameters
@@ -54,13 +55,17 @@ def warp(
 ) -> Image:
     """The image seen through the matrix; `fill` where that looks outside."""
     height, width = size or image.shape[:2]
+    flags = _FLAGS[mode] | cv2.WARP_INVERSE_MAP
+    m = between_middles(matrix, mode)
+    return cv2.warpAffine(image, m, (width, height), flags=flags, borderValue=fill)  # type: ignore[return-value]
+
+
+def between_middles(matrix: Matrix, mode: InterpolationMode) -> NDArray[np.float64]:
+    """The matrix (2 × 3) where the middle of a pixel is at whole numbers, as OpenCV has it."""
     a, b, x, c, d, y = matrix
-    # OpenCV has the middle of a pixel at whole numbers. A place between two pixels belongs to the second one.
+    # A place between two pixels belongs to the second one.
     tie = _TIE if mode is InterpolationMode.NEAREST else 0.0
-    m = np.array([[a, b, x + (a + b - 1) / 2 + tie], [c, d, y + (c + d - 1) / 2 + tie]])
-    return cv2.warpAffine(  # type: ignore[return-value]
-        image, m, (width, height), flags=_FLAGS[mode] | cv2.WARP_INVERSE_MAP, borderValue=fill
-    )
+    return np.array([[a, b, x + (a + b - 1) / 2 + tie], [c, d, y + (c + d - 1) / 2 + tie]])
 
 
 def affine(
@@ -77,8 +82,19 @@ def affine(
     height, width = image.shape[:2]
     if angle == 0 and scale == 1 and not any(shear) and all(move % 1 == 0 for move in translate):
         return cut_with_border(image, (-int(translate[1]), -int(translate[0]), height, width), fill)
-    centre = centre or (width / 2, height / 2)
-    return warp(image, affine_matrix(centre, angle, translate, scale, shear), mode, fill)
+    matrix = affine_matrix(centre or _middle(height, width), angle, translate, scale, shear)
+    return warp(image, matrix, mode, fill)
+
+
+def rotation_matrix(
+    height: int, width: int, angle: float, centre: tuple[float, float] | None = None
+) -> Matrix:
+    """From result to source: rotation counter-clockwise by `angle` degrees."""
+    return affine_matrix(centre or _middle(height, width), -(angle % 360), (0, 0), 1, (0, 0))
+
+
+def _middle(height: int, width: int) -> tuple[float, float]:
+    return width / 2, height / 2
 
 
 def rotate(
@@ -94,7 +110,7 @@ def rotate(
     angle %= 360
     if centre is None and angle % 90 == 0 and (angle % 180 == 0 or expand or height == width):
         return np.ascontiguousarray(np.rot90(image, round(angle / 90)))
-    matrix = affine_matrix(centre or (width / 2, height / 2), -angle, (0, 0), 1, (0, 0))
+    matrix = rotation_matrix(height, width, angle, centre)
     if not expand:
         return warp(image, matrix, mode, fill)
     a, b, x, c, d, y = matrix
@@ -129,9 +145,12 @@ class RandomRotation(ImageStep):
         self.fill = parameters.fill_colour("RandomRotation", fill)
         self.keeps_size = not expand
 
+    def angle(self, numbers: Numbers) -> float:
+        """By how many degrees the image is rotated, counter-clockwise."""
+        return between(numbers[0], *self.degrees)
+
     def apply(self, image: Image, numbers: Numbers) -> Image:
-        angle = between(numbers[0], *self.degrees)
-        return rotate(image, angle, self.interpolation, self.expand, self.center, self.fill)
+        return rotate(image, self.angle(numbers), self.interpolation, self.expand, self.center, self.fill)
 
 
 class RandomAffine(ImageStep):
@@ -180,6 +199,10 @@ class RandomAffine(ImageStep):
             between(scale, *self.scale) if self.scale else 1.0,
             (between(shear_x, *shear[:2]), between(shear_y, *shear[2:])),
         )
+
+    def matrix(self, height: int, width: int, numbers: Numbers) -> Matrix:
+        """From result to source, for an image of this size."""
+        return affine_matrix(self.center or _middle(height, width), *self.amounts(height, width, numbers))
 
     def apply(self, image: Image, numbers: Numbers) -> Image:
         height, width = image.shape[:2]

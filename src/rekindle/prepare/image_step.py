@@ -41,8 +41,12 @@ class ChanceStep(ImageStep):
         self.p = parameters.probability(type(self).__name__, p)
         self.diversity = 2 if 0 < self.p < 1 else 1
 
+    def happens(self, numbers: Numbers) -> Any:
+        """Whether the image is changed; for rows of numbers, an array that says it of each row."""
+        return numbers[..., 0] < self.p
+
     def apply(self, image: Image, numbers: Numbers) -> Image:
-        return self.change(image) if numbers[0] < self.p else image
+        return self.change(image) if self.happens(numbers) else image
 
     @abstractmethod
     def change(self, image: Image) -> Image:

@@ -133,7 +133,7 @@ class Pipeline:
 
     def _fixed_output(self, size: tuple[int, int] | None) -> Output | None:
         for step in self.steps:
-            size = step.size or (size if getattr(step, "keeps_size", False) else None)
+            size = step.size_after(size)
         if size is None or not self._is_plain:
             return None
         shape = (3, *size) if self._converts else (*size, 3)

@@ -14,7 +14,7 @@ import torch
 
 from rekindle.prepare.blur_and_sharpness import adjust_sharpness
 from rekindle.prepare.colour import adjust_brightness, adjust_contrast, adjust_saturation
-from rekindle.prepare.geometry import affine, rotate
+from rekindle.prepare.geometry import Matrix, affine, affine_matrix, rotate, rotation_matrix
 from rekindle.prepare.parameters import Fill, InterpolationMode
 from rekindle.prepare.point_operations import (
     autocontrast_table,
@@ -104,28 +104,56 @@ def perform(image: Image, name: str, magnitude: float, mode: InterpolationMode, 
     return _OPERATIONS[name](image, magnitude, mode, fill)
 
 
+class _Move(NamedTuple):
+    """What a geometric operation does, all about the upper left corner."""
+
+    translate: tuple[int, int] = (0, 0)
+    shear: tuple[float, float] = (0.0, 0.0)
+
+
+_MOVES: dict[str, Callable[[float], _Move]] = {
+    "ShearX": lambda m: _Move(shear=(math.degrees(math.atan(m)), 0.0)),
+    "ShearY": lambda m: _Move(shear=(0.0, math.degrees(math.atan(m)))),
+    "TranslateX": lambda m: _Move(translate=(int(m), 0)),
+    "TranslateY": lambda m: _Move(translate=(0, int(m))),
+}
+_CORNER = (0.0, 0.0)
+
+
+def geometric_matrix(name: str, magnitude: float, height: int, width: int) -> Matrix | None:
+    """From result to source, for the operations that move pixels; None for all others."""
+    if name == "Rotate":
+        return rotation_matrix(height, width, magnitude)
+    if name not in _MOVES:
+        return None
+    move = _MOVES[name](magnitude)
+    return affine_matrix(_CORNER, 0, move.translate, 1, move.shear)
+
+
+def factor(magnitude: float) -> float:
+    """By how much Brightness, Color, Contrast and Sharpness multiply; 1 changes nothing."""
+    return 1 + magnitude
+
+
 _Operation = Callable[[Image, float, InterpolationMode, Fill], Image]
 
 
-def _shear_x(image: Image, magnitude: float, mode: InterpolationMode, fill: Fill) -> Image:
-    return affine(image, 0, (0, 0), 1, (math.degrees(math.atan(magnitude)), 0), mode, fill, (0.0, 0.0))
+def _moved(name: str) -> _Operation:
+    def perform(image: Image, magnitude: float, mode: InterpolationMode, fill: Fill) -> Image:
+        move = _MOVES[name](magnitude)
+        return affine(image, 0, move.translate, 1, move.shear, mode, fill, _CORNER)
 
-
-def _shear_y(image: Image, magnitude: float, mode: InterpolationMode, fill: Fill) -> Image:
-    return affine(image, 0, (0, 0), 1, (0, math.degrees(math.atan(magnitude))), mode, fill, (0.0, 0.0))
+    return perform
 
 
 _OPERATIONS: dict[str, _Operation] = {
     "Identity": lambda image, _, __, ___: image,
-    "ShearX": _shear_x,
-    "ShearY": _shear_y,
-    "TranslateX": lambda image, m, mode, fill: affine(image, 0, (int(m), 0), 1, (0, 0), mode, fill),
-    "TranslateY": lambda image, m, mode, fill: affine(image, 0, (0, int(m)), 1, (0, 0), mode, fill),
+    **{name: _moved(name) for name in _MOVES},
     "Rotate": lambda image, m, mode, fill: rotate(image, m, mode, fill=fill),
-    "Brightness": lambda image, m, _, __: adjust_brightness(image, 1 + m),
-    "Color": lambda image, m, _, __: adjust_saturation(image, 1 + m),
-    "Contrast": lambda image, m, _, __: adjust_contrast(image, 1 + m),
-    "Sharpness": lambda image, m, _, __: adjust_sharpness(image, 1 + m),
+    "Brightness": lambda image, m, _, __: adjust_brightness(image, factor(m)),
+    "Color": lambda image, m, _, __: adjust_saturation(image, factor(m)),
+    "Contrast": lambda image, m, _, __: adjust_contrast(image, factor(m)),
+    "Sharpness": lambda image, m, _, __: adjust_sharpness(image, factor(m)),
     "Posterize": lambda image, m, _, __: posterize(image, int(m)),
     "Solarize": lambda image, m, _, __: look_up(image, solarize_table(m)),
     "AutoContrast": lambda image, _, __, ___: look_up(image, autocontrast_table(image)),

@@ -52,6 +52,9 @@ class Resize(WindowStep):
     def window(self, height: int, width: int, numbers: Numbers | None = None) -> Window:
         return Window(0, 0, height, width, *(self.size or self._size_by_edge(height, width)))
 
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return self.size or (None if size is None else self.window(*size).size)
+
     def _size_by_edge(self, height: int, width: int) -> tuple[int, int]:
         assert self.shorter_edge is not None
         short, long = self.shorter_edge, int(self.shorter_edge * max(height, width) / min(height, width))

@@ -42,6 +42,10 @@ class Step(ABC):
     def random(self) -> bool:
         return self.uniforms > 0
 
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Height and width of what comes out, if all that goes in has this one; None if they differ."""
+        return self.size or (size if self.keeps_size else None)
+
     @property
     def layers(self) -> tuple[Step, ...]:
         """The step as the smaller ones between which it can be cut; itself, if there are none."""

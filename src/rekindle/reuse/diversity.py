@@ -131,7 +131,7 @@ def _parts(view: Any) -> Iterable[bytes | memoryview]:
     elif isinstance(view, Sequence) and not isinstance(view, str | bytes):
         for part in view:
             yield from _parts(part)
-    elif hasattr(view, "__array__"):
+    elif hasattr(view, "__array__") or hasattr(view, "__array_interface__"):
         array = np.ascontiguousarray(view)
         yield f"{array.dtype}{array.shape}".encode()
         yield array.reshape(-1).view(np.uint8).data

@@ -136,6 +136,12 @@ class Engine:
                 )
             self._hear(min(_HEARTBEAT, left))
 
+    def poll(self) -> Filled | EndOfEpoch | None:
+        """What `next` would give, if it is there already."""
+        self._hear(0)
+        self._dispatch()
+        return self._take_ready()
+
     def close(self) -> None:
         """End the workers and let go of the memory that no batch is using."""
         if not self.closed:

@@ -70,6 +70,9 @@ class Inline:
         with contextlib.suppress(Exception):  # What is wrong shows when the samples are made.
             will_need(order.indices + coming)
 
+    def poll(self) -> None:
+        """Nothing is ever ready before it is asked for."""
+
     def _make_at_once(self, order: BatchOrder) -> Made | None:
         """A batch the quick way, with nothing around the user's code; None if that does not do."""
         if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:

@@ -59,6 +59,9 @@ class InlineStream:
         self._counters.collate.add(time.perf_counter() - loaded, calls=len(samples))
         return Made(order, order.ids, batch, list(range(len(samples), len(order.indices))), fresh=fresh)
 
+    def poll(self) -> None:
+        """Nothing is ever ready before it is asked for."""
+
     def close(self) -> None:
         """Nothing runs in between: there is nothing to end."""
         self.closed = True

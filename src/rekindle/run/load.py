@@ -19,6 +19,7 @@ from torch.utils.data import default_collate, default_convert
 
 from rekindle import keys
 from rekindle.global_random import STREAMS, Stream
+from rekindle.run.native import is_native
 
 Result = TypeVar("Result")
 Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
@@ -54,11 +55,6 @@ class Failure:
     """What stands in a sample's place if making it raised an exception."""
 
     error: Exception
-
-
-def is_native(dataset: Any) -> bool:
-    """Whether the loader draws a data set's random numbers for it (see `rekindle.images`)."""
-    return getattr(dataset, "uniforms", None) is not None and hasattr(dataset, "write")
 
 
 class SampleLoader:

@@ -33,6 +33,9 @@ class AnyRunner(Protocol):
     def next(self) -> Filled | Made | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""
 
+    def poll(self) -> Filled | Made | EndOfEpoch | None:
+        """The same, if it is there already: this never waits."""
+
     def close(self) -> None:
         """End everything that runs, in less than two seconds."""
 

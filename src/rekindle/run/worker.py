@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rekindle.reuse.echo_stream import take
 from rekindle.reuse.reused import Reused
 from rekindle.run import codec, layout
-from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, is_native, rows_of
+from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, rows_of
 from rekindle.run.messages import (
     Arrange,
     Begin,
@@ -31,6 +31,7 @@ from rekindle.run.messages import (
     Spent,
     Unit,
 )
+from rekindle.run.native import is_native
 from rekindle.run.told import tell
 
 # A batch smaller than this goes through the pipe: cheaper than a slot.

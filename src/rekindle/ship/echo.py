@@ -77,6 +77,9 @@ class EchoedBatches:
             if made is not None:
                 return made
 
+    def poll(self) -> None:
+        """What comes next may have to be read first: it is never handed over before it is asked for."""
+
     def _read_one(self) -> None:
         ready = self._runner.next()
         if isinstance(ready, EndOfEpoch):

@@ -1,0 +1,45 @@
+"""Some rows of a batch changed, the others left as they are; and what all batched operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def change_rows(
+    images: torch.Tensor,
+    rows: NDArray[Any] | Sequence[int],
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """The batch with `change` made of these rows (numbers, or a truth value for each)."""
+    chosen = np.asarray(rows)
+    if chosen.dtype == bool:
+        chosen = np.flatnonzero(chosen)
+    if len(chosen) == 0:
+        return images
+    if len(chosen) == len(images):
+        return change(images)
+    where = to_device(chosen.astype(np.int64), images.device)
+    return images.index_copy(0, where, change(images.index_select(0, where)))
+
+
+def to_device(values: Any, device: torch.device) -> torch.Tensor:
+    """Numbers from the host as a tensor over there."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    if device.type == "mps" and tensor.dtype == torch.float64:
+        tensor = tensor.float()
+    return tensor.to(device, non_blocking=True)
+
+
+def finest_float(device: torch.device) -> torch.dtype:
+    """The type for arithmetic whose rounding decides on pixels; Apple's GPUs know no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def to_bytes(values: torch.Tensor) -> torch.Tensor:
+    """The nearest bytes; `values` is used up."""
+    return values.round_().clamp_(0, 255).to(torch.uint8)

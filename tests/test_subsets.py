@@ -1,0 +1,105 @@
+"""`torch.utils.data.Subset` of a native data set: as fast a path, keyed by the index that is asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset, default_collate, random_split
+
+import rekindle as rk
+from photographs import photographs
+from rekindle import keys
+from rekindle.run.native import NativeSubset, for_workers, is_native
+from same import same
+
+T = rk.transforms
+STEPS = [T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor()]
+CHOSEN = [11, 3, 3, 0, 7, 9, 1]
+WAYS: dict[str, dict[str, Any]] = {
+    "inline": {"num_workers": 0},
+    "2 threads": {"num_workers": 2},
+    "2 processes": {"num_workers": 2, "executor": "processes"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("images")
+    for number in range(12):
+        kind = root / f"class-{number % 3}"
+        kind.mkdir(exist_ok=True)
+        Image.fromarray(np.ascontiguousarray(photographs()[number % 8][:50, :60])).save(
+            kind / f"{number:02}.png"
+        )
+    return rk.open(root, STEPS)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Any:
+    images = np.stack([photograph[:32, :32] for photograph in photographs()] * 2)
+    steps = [T.RandomCrop(32, 4), T.RandomHorizontalFlip(), T.ToTensor()]
+    return rk.ArrayImages(images, range(len(images)), steps)
+
+
+def load(dataset: Any, **settings: Any) -> Any:
+    return rk.DataLoader(dataset, **{"batch_size": 3, "seed": 3, **settings})
+
+
+def expected(dataset: Any, chosen: Any, batch_size: int = 3) -> list[Any]:
+    """A sample's numbers follow from the index that the subset is asked for, as they always have."""
+    numbers = keys.uniforms(3, np.arange(len(chosen)), 0, count=dataset.uniforms)
+    samples = [dataset.sample(int(index), row) for index, row in zip(chosen, numbers, strict=True)]
+    return [
+        default_collate(samples[start : start + batch_size]) for start in range(0, len(chosen), batch_size)
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["folder", "arrays"])
+@pytest.mark.parametrize("indices", [CHOSEN, range(2, 9), np.array(CHOSEN), torch.tensor(CHOSEN)], ids=repr)
+def test_a_subset_is_native(kind: str, way: str, indices: Any, request: pytest.FixtureRequest) -> None:
+    dataset = request.getfixturevalue(kind)
+    loader = load(Subset(dataset, indices), **WAYS[way])
+    ids, batches = [], []
+    for batch in loader:
+        batches.append([part.clone() for part in batch])
+        ids += loader.batch.ids.tolist()
+    assert ids == list(range(len(indices)))
+    assert same(batches, expected(dataset, indices))
+    assert loader.report().executor == {"inline": "inline", "2 threads": "threads"}.get(way, "processes")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_subset_of_a_subset_is_native(folder: Any, way: str) -> None:
+    nested = Subset(Subset(folder, CHOSEN), [6, 0, 2])
+    assert isinstance(for_workers(nested), NativeSubset)
+    assert same(list(load(nested, **WAYS[way])), expected(folder, [1, 11, 3]))
+
+
+def test_a_random_split_is_shuffled_and_resumed(folder: Any) -> None:
+    train, _ = random_split(folder, [8, 4], generator=torch.Generator().manual_seed(0))
+    whole = [[part.clone() for part in batch] for batch in load(train, shuffle=True)]
+    loader = load(train, shuffle=True, num_workers=2)
+    batches = iter(loader)
+    next(batches)
+    resumed = load(train, shuffle=True, num_workers=1)
+    resumed.load_state_dict(loader.state_dict())
+    assert same([[part.clone() for part in batch] for batch in resumed], whole[1:])
+
+
+def test_other_subsets_are_left_as_they_are(folder: Any) -> None:
+    class Own(Subset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)[1]
+
+        def __getitems__(self, indices: list[int]) -> Any:
+            return [self[index] for index in indices]
+
+    foreign = rk.open(Path(folder.source.root), lambda image: np.asarray(image)[:9, :9])
+    for dataset in (Own(folder, CHOSEN), Subset(foreign, CHOSEN), Subset(range(9), [1, 2])):
+        assert for_workers(dataset) is dataset
+        assert not is_native(dataset)
+    assert load(Subset(range(9), [4, 2]))._work(0).dataset.indices == [4, 2]
