@@ -16,14 +16,21 @@ SHARED = {"errors", "keys", "counters", "available", "global_random", "memory_fi
 # What wires the folders together, and may see all of them.
 WIRING = {
     "__init__",
-    "loader",
-    "parked",
+    "__main__",
+    "cli",
+    "foreign_transforms",
+    "images",
+    "inspection",
     "iteration",
+    "loader",
+    "packing",
+    "parked",
+    "recipes",
+    "spool",
     "state",
+    "transforms",
     "with_accelerate",
     "with_reuse",
-    "images",
-    "transforms",
     "placement",
     "arguments",
 }
@@ -107,6 +114,8 @@ def test_the_public_names_are_these():
         "OutOfMemoryError",
         "Refurbish",
         "RekindleError",
+        "RemoteError",
+        "RemoteOptions",
         "Report",
         "StateError",
         "WorkerError",
@@ -127,7 +136,7 @@ def test_a_public_name_can_be_imported_and_is_documented(name):
 def test_every_error_descends_from_one():
     errors = [getattr(rekindle, name) for name in rekindle.__all__]
     errors = [one for one in errors if isinstance(one, type) and issubclass(one, Exception)]
-    assert len(errors) == 10
+    assert len(errors) == 11
     assert all(issubclass(one, rekindle.RekindleError) for one in errors)
 
 

@@ -73,7 +73,9 @@ def one_by_one(steps: list[Any], image: Any, numbers: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_fused_steps_equal_the_steps_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rekindle.prepare.pipeline._SHRINKS", ())  # What that changes has a test of its own.
+    monkeypatch.setattr(
+        "rekindle.prepare.decoded_window._SHRINKS", ()
+    )  # What that changes has a test of its own.
     steps = PIPELINES[name]
     pipeline = Pipeline(steps)
     assert pipeline.uniforms == sum(step.uniforms for step in steps)

@@ -6,6 +6,7 @@
 [0, 1, 2, 3, 4, 5, 6, 7]
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from rekindle.errors import (
@@ -17,17 +18,19 @@ from rekindle.errors import (
     LoaderTimeout,
     OutOfMemoryError,
     RekindleError,
+    RemoteError,
     StateError,
     WorkerError,
 )
-from rekindle.images import ArrayImages, ImageDataset, open
-from rekindle.loader import DataLoader
-from rekindle.reuse import Diversity, Echo, Jpeg, Refurbish, diversity
-from rekindle.ship import BatchInfo
-from rekindle.tune import Report
 
 if TYPE_CHECKING:
     from rekindle import transforms
+    from rekindle.fetch import RemoteOptions
+    from rekindle.images import ArrayImages, ImageDataset, open
+    from rekindle.loader import DataLoader
+    from rekindle.reuse import Diversity, Echo, Jpeg, Refurbish, diversity
+    from rekindle.ship import BatchInfo
+    from rekindle.tune import Report
 
 __version__ = "0.1.0"
 
@@ -48,6 +51,8 @@ __all__ = [
     "OutOfMemoryError",
     "Refurbish",
     "RekindleError",
+    "RemoteError",
+    "RemoteOptions",
     "Report",
     "StateError",
     "WorkerError",
@@ -57,10 +62,34 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `transforms` when it is first used: OpenCV and compiled code take a second to load."""
-    if name == "transforms":
-        import importlib
+# What is imported when it is first used: torch, OpenCV and compiled code take seconds to load, which the
+# command line need not wait for.
+_HOMES = {
+    "ArrayImages": "images",
+    "BatchInfo": "ship",
+    "DataLoader": "loader",
+    "Diversity": "reuse",
+    "Echo": "reuse",
+    "ImageDataset": "images",
+    "Jpeg": "reuse",
+    "Refurbish": "reuse",
+    "RemoteOptions": "fetch",
+    "Report": "tune",
+    "diversity": "reuse",
+    "open": "images",
+}
 
+
+def __getattr__(name: str) -> Any:
+    """A public name, or the module `transforms`, imported now."""
+    if name == "transforms":
         return importlib.import_module("rekindle.transforms")
+    if name in _HOMES:
+        found = globals()[name] = getattr(importlib.import_module(f"rekindle.{_HOMES[name]}"), name)
+        return found
     raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -6,6 +6,7 @@ RekindleError
 ├── WorkerError (RuntimeError)      workers die and replacing them does not help
 ├── LoaderTimeout (RuntimeError)    no batch within the `timeout` that was asked for
 ├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
+├── RemoteError (OSError)           an object behind a URL that cannot be read, however often it is tried
 ├── DataError (ValueError)          a folder or file of data that is not what it should be
 │   ├── DecodeError                 an image that is broken, cut off or too large
 │   └── FormatError                 a packed file that is damaged; names the file and the offset
@@ -38,6 +39,10 @@ class LoaderTimeout(RekindleError, RuntimeError):  # noqa: N818 - reads as what 
 
 class BadSamplesError(RekindleError, RuntimeError):
     """More samples failed than `on_error` is allowed to pass over."""
+
+
+class RemoteError(RekindleError, OSError):
+    """An object behind a URL that cannot be read; the message names it, the offset and the attempts."""
 
 
 class DataError(RekindleError, ValueError):

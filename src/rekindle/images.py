@@ -30,7 +30,9 @@ from rekindle.errors import ArgumentError, DecodeError
 from rekindle.fetch.folder import IMAGE_EXTENSIONS
 from rekindle.fetch.labels import Labels
 from rekindle.fetch.opening import open_source
+from rekindle.fetch.remote_store import RemoteOptions
 from rekindle.fetch.source import Source, Stored
+from rekindle.foreign_transforms import adapted
 
 if TYPE_CHECKING:
     from rekindle.prepare.batched.suffix import Suffix
@@ -54,13 +56,14 @@ def open(
     images: str | None = None,
     features: Mapping[str, str] | None = None,
     verify: bool | None = None,
+    remote: RemoteOptions | None = None,
 ) -> ImageDataset:
     """A data set over a folder of images or packed files: `ds[i]` is (image, label).
 
     Args:
         path: A folder of class folders, as torchvision's `ImageFolder` takes, or one of images with labels.
             Or an HDF5, TFRecord, tar (WebDataset) or LMDB file, or many of one format:
-            `"train-*.tfrecord"`, `"shards/{000..127}.tar"`.
+            `"train-*.tfrecord"`, `"shards/{000..127}.tar"`. All of it may be behind a URL: `"s3://…"`.
         transform: Steps of `rekindle.transforms`, in a list or a Compose: these run natively. Or any
             callable on a Pillow image (torchvision's transforms), or an Albumentations transform. None
             gives RGB arrays.
@@ -81,10 +84,11 @@ def open(
             that are images in a tar, or the database within an LMDB file.
         features: The features of a TFRecord's examples: `{"image": …, "label": …}`; ImageNet's by default.
         verify: False leaves out the checksums of TFRecord files, which are looked at when they are indexed.
+        remote: How objects behind a URL are read: credentials, cache, deadline.
 
     """
     options = {"format": format, "images": images, "features": features, "verify": verify}
-    source = open_source(path, labels, extensions=extensions, options=options)
+    source = open_source(path, labels, extensions=extensions, options=options, remote=remote)
     return ImageDataset(
         source,
         transform,
@@ -198,6 +202,7 @@ class ImageDataset(_Native):
         place: str | int = "cpu",
     ) -> None:
         self.source, self.transform, self.decode = source, transform, decode
+        self._announces = hasattr(source, "prefetch") and getattr(source, "is_worth_prefetching", True)
         self._foreign: Callable[[Any], Any] | None = None
         self._pixel_limit = pixel_limit
         steps = _own_steps(transform) if decode else None
@@ -211,7 +216,7 @@ class ImageDataset(_Native):
         if steps is None:
             if dtype is not None or channels_last:
                 raise ArgumentError("dtype and channels_last are for steps of rekindle.transforms.")
-            self._foreign = _adapted(transform)
+            self._foreign = adapted(transform)
             return
         self._use(_pipeline(steps, dtype, channels_last, pixel_limit))
         if place != "cpu":
@@ -241,6 +246,11 @@ class ImageDataset(_Native):
     def targets(self) -> list[int]:
         """The class number of each sample."""
         return self.source.targets
+
+    def will_need(self, indices: Sequence[int]) -> None:
+        """Let the source start to fetch samples that will be asked for soon, if it can."""
+        if self._announces:
+            self.source.prefetch([self._check(index) for index in indices])  # type: ignore[attr-defined]
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         index = self._check(index)
@@ -424,42 +434,3 @@ def _pipeline(
 
     limit = PIXEL_LIMIT if pixel_limit is None else pixel_limit
     return Pipeline(steps, dtype=dtype, channels_last=channels_last, pixel_limit=limit, size=size)
-
-
-def _adapted(transform: Any) -> Callable[[Any], Any]:
-    """A foreign transform as a function of an RGB array."""
-    if not callable(transform):
-        raise ArgumentError(
-            f"transform is {transform!r}. Give steps of rekindle.transforms, or a function of a Pillow image."
-        )
-    if any(base.__module__.partition(".")[0] == "albumentations" for base in type(transform).__mro__):
-        return _Albumentations(transform)
-    return _OnPillowImages(transform)
-
-
-class _Albumentations:
-    """An Albumentations transform, which takes and gives arrays by name.
-
-    Since version 1.4.19 its transforms draw from generators of their own, made when they are: these are
-    seeded from torch's, which the loader seeds for each sample.
-    """
-
-    def __init__(self, transform: Any) -> None:
-        self._transform = transform
-
-    def __call__(self, image: NDArray[np.uint8]) -> Any:
-        if hasattr(self._transform, "set_random_seed"):
-            self._transform.set_random_seed(int(torch.randint(2**31, ())))
-        return self._transform(image=image)["image"]
-
-
-class _OnPillowImages:
-    """A transform of Pillow images, such as torchvision's."""
-
-    def __init__(self, transform: Callable[[Any], Any]) -> None:
-        self._transform = transform
-
-    def __call__(self, image: NDArray[np.uint8]) -> Any:
-        from PIL import Image
-
-        return self._transform(Image.fromarray(image))

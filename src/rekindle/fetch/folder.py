@@ -49,11 +49,11 @@ class Folder:
         self._files = listing.files
         self._targets: NDArray[np.int64]
         if labels is None:
-            self.classes, self._targets, kept = _from_folders(self.root, listing, extensions)
+            self.classes, self._targets, kept = from_folders(self.root, listing, extensions)
             self._files = kept
         else:
             given = labels if isinstance(labels, Mapping) else read_labels(_beside(self.root, labels))
-            self.classes, self._targets = _from_labels(self.root, listing, given, extensions)
+            self.classes, self._targets = from_labels(self.root, listing, given, extensions)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._prefix = os.path.join(os.fsencode(self.root), b"")
 
@@ -107,8 +107,8 @@ def _beside(root: Path, labels: str | os.PathLike[str]) -> Path:
     return path if path.exists() or path.is_absolute() else root / path
 
 
-def _from_folders(
-    root: Path, listing: Listing, extensions: tuple[str, ...]
+def from_folders(
+    root: str | Path, listing: Listing, extensions: tuple[str, ...]
 ) -> tuple[list[str], NDArray[np.int64], Names]:
     """The classes that are the folders right below; files beside them belong to none and are left out."""
     folders = listing.folders
@@ -142,9 +142,10 @@ def _from_folders(
     return classes, targets, Names.of([name for inside in order for name in inside])
 
 
-def _from_labels(
-    root: Path, listing: Listing, labels: Labels, extensions: tuple[str, ...]
+def from_labels(
+    root: str | Path, listing: Listing, labels: Labels, extensions: tuple[str, ...]
 ) -> tuple[list[str], NDArray[np.int64]]:
+    """The classes and targets of all files, from labels that name each of them."""
     names = [os.fsdecode(listing.files[number]) for number in range(len(listing.files))]
     if not names:
         raise DataError(
@@ -162,7 +163,7 @@ def _from_labels(
     return classes, np.array([number_of[str(label)] for label in given], dtype=np.int64)
 
 
-def _check_complete(root: Path, names: list[str], labels: Labels) -> None:
+def _check_complete(root: str | Path, names: list[str], labels: Labels) -> None:
     unlabelled = [name for name in names if name not in labels]
     if unlabelled:
         raise DataError(

@@ -78,8 +78,11 @@ class Library:
         """What is in a file, and arrays; FormatError if it is damaged."""
         with tempfile.TemporaryDirectory(prefix="rekindle-hdf5-") as folder:
             out = Path(folder) / "arrays.npz"
-            path = file.name if "://" in file.name else os.path.abspath(file.name)
-            request = {"path": path, "out": str(out), **{k: settings.get(k) for k in ("images", "labels")}}
+            # Of a remote file, it is told the size, and asks for the bytes.
+            where: dict[str, Any] = {"path": os.path.abspath(file.name), "size": None}
+            if "://" in file.name:
+                where = {"path": None, "size": file.size}
+            request = {**where, "out": str(out), **{k: settings.get(k) for k in ("images", "labels")}}
             answer = self._answer(file, json.dumps(request).encode() + b"\n")
             if "refused" in answer:
                 raise FormatError(f"{file.name!r}: {answer['refused']}")
@@ -107,13 +110,31 @@ class Library:
             process.stdin.flush()
         except BrokenPipeError:
             pass  # It died; reading tells so.
-        line = _line(process, time.monotonic() + PATIENCE + file.size / 1e6)
+        deadline = time.monotonic() + PATIENCE + file.size / 1e6
+        line = _line(process, deadline)
+        while line is not None and line.startswith(b'{"read":') and line.endswith(b"\n"):
+            deadline += self._send(process, file, *json.loads(line)["read"])
+            line = _line(process, deadline)
         if line is None or not line.endswith(b"\n"):
             what = "took too long" if line is None else "crashed"
             self.close()
             raise FormatError(f"{file.name!r} at byte 0: HDF5's library {what} on this file. It is damaged.")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _send(self, process: subprocess.Popen[bytes], file: ByteFile, offset: int, length: int) -> float:
+        """Send what is asked for of a file; returns how long it took to get it."""
+        started = time.monotonic()
+        try:
+            data = file.read(offset, length)
+        except BaseException:
+            self.close()
+            raise
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(data)
+            process.stdin.flush()
+        return time.monotonic() - started
 
     def close(self) -> None:
         """End the process."""

@@ -21,9 +21,15 @@ def read_labels(path: Path) -> Labels:
     labels, a list of pairs, or an object whose "labels" is one of these.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return parse_labels(path, path.read_bytes())
     except OSError as error:
         raise DataError(f"cannot read the labels {str(path)!r}: {error.strerror}") from error
+
+
+def parse_labels(path: Path, content: bytes) -> Labels:
+    """The label of each file name, from the content of the file that the path names."""
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"the labels {str(path)!r} are not UTF-8 text: {error.reason}") from error
     if path.suffix.lower() == ".json":

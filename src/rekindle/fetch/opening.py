@@ -13,6 +13,9 @@ from rekindle.fetch.byte_files import ByteFile, LocalFile
 from rekindle.fetch.folder import IMAGE_EXTENSIONS, Folder
 from rekindle.fetch.labels import Labels, read_labels
 from rekindle.fetch.packed import Indexer, Packed
+from rekindle.fetch.remote_files import packed_files
+from rekindle.fetch.remote_folder import RemoteFolder
+from rekindle.fetch.remote_store import RemoteOptions, is_url, without_secrets
 from rekindle.fetch.shards import expand, is_pattern
 from rekindle.fetch.source import Source
 from rekindle.fetch.unzipped import MAGIC as GZIP
@@ -37,17 +40,28 @@ def open_source(
     *,
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
     options: Mapping[str, Any] | None = None,
+    remote: RemoteOptions | None = None,
 ) -> Source:
-    """The source that a folder, a packed file, or a pattern of packed files stands for."""
+    """The source that a folder, a packed file, or a pattern of packed files stands for, here or elsewhere."""
     given = {name: value for name, value in (options or {}).items() if value is not None}
     text = os.fspath(path)
+    if is_url(text):
+        files = packed_files(text, remote or RemoteOptions())
+        if files is not None:
+            return open_packed(without_secrets(text), files, labels, given)
+        _refuse(given, without_secrets(text))
+        return RemoteFolder(text, labels, extensions=extensions, options=remote)
     if os.path.isdir(text) and not os.path.isfile(os.path.join(text, "data.mdb")):
-        if given:
-            raise ArgumentError(f"{', '.join(given)}: options for packed files, but {text!r} is a folder.")
+        _refuse(given, text)
         return Folder(path, labels, extensions=extensions)
     if not os.path.exists(text) and not is_pattern(text):
         raise DataError(f"there is no {text!r}. Give the path of a folder of images or of packed files.")
     return open_packed(path, local_files(text), labels, given)
+
+
+def _refuse(options: Mapping[str, Any], folder: str) -> None:
+    if options:
+        raise ArgumentError(f"{', '.join(options)}: options for packed files, but {folder!r} is a folder.")
 
 
 def local_files(pattern: str) -> list[ByteFile]:

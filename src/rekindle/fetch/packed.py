@@ -20,6 +20,7 @@ from rekindle.fetch.record_index import ROW, RecordIndex
 from rekindle.fetch.source import Stored
 
 _ROW = struct.Struct("<qqIIII")
+_WORTH_PREFETCHING = 32 << 10  # bytes of a sample, on average
 _ROWS_A_BLOCK = (BLOCK // ROW.itemsize).bit_length() - 1
 
 Indexer = Callable[[Sequence[ByteFile], Mapping[str, Any], Callable[[int], None]], RecordIndex]
@@ -106,6 +107,13 @@ class Packed:
                 found.append((file, offset, length))
         return found
 
+    @property
+    def is_worth_prefetching(self) -> bool:
+        """Whether to announce samples takes less time than it saves: not for small ones on this machine."""
+        if any(hasattr(file, "skimmed") for file in self.files):
+            return True
+        return sum(file.size for file in self.files) >= _WORTH_PREFETCHING * max(1, self._size)
+
     def prefetch(self, indices: Sequence[int]) -> None:
         """Start to fetch these samples, which will be read soon."""
         by_file: dict[int, list[tuple[int, int]]] = {}
@@ -113,6 +121,12 @@ class Packed:
             by_file.setdefault(file, []).append((offset, length))
         for file, ranges in by_file.items():
             self.files[file].prefetch(ranges)
+
+    def check_files(self) -> None:
+        """Index the files anew, with all checksums; FormatError if one is wrong, or the index is."""
+        fresh = self._indexer([_skimmed(file) for file in self.files], self._settings, lambda _: None)
+        if not np.array_equal(fresh.rows, self._all_rows()):
+            raise FormatError(f"{os.fspath(self.root)!r}: its index is not of these files. Delete the index.")
 
     def path(self, index: int) -> str:
         """The file that a sample is in, and its key or place there."""
@@ -210,13 +224,19 @@ def _index_of(
     before = [file.version for file in files]
     total = sum(file.size for file in files)
     with progress(f"indexing {os.path.basename(files[0].name)}", total) as told:
-        index = indexer(files, settings, told)
+        index = indexer([_skimmed(file) for file in files], settings, told)
     for store in stores:
         if write_index(store, index, files) and [file.version for file in files] == before:
             kept = read_index(store, files)
             if kept is not None:
                 return kept.index, kept
     return index, None
+
+
+def _skimmed(file: ByteFile) -> ByteFile:
+    """A file as it is best read when it is indexed: remote ones have a way of their own."""
+    skimmed: Callable[[], ByteFile] | None = getattr(file, "skimmed", None)
+    return file if skimmed is None else skimmed()
 
 
 def _relabelled(packed: Packed, labels: Labels) -> tuple[list[str], NDArray[np.int64]]:

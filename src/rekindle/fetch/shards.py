@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Sequence
 
 from rekindle.errors import ArgumentError, DataError
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})")
 _MOST = 1_000_000
 
 
@@ -20,13 +22,14 @@ def expand(path: str) -> list[str]:
     ['shards/008.tar', 'shards/009.tar', 'shards/010.tar']
     """
     found: list[str] = []
-    for name in [path] if os.path.exists(path) else _without_braces(path):
+    for name in [path] if os.path.exists(path) else without_braces(path):
         if not glob.has_magic(name) or os.path.exists(name):
             found.append(name)
             continue
         matching = sorted(one for one in glob.glob(name) if not one.endswith((".rkindex", ".part")))
         if not matching:
             raise DataError(f"no file is named like {name!r}. Give the path of a folder or of packed files.")
+        check_complete(matching)
         found += matching
     return found
 
@@ -36,7 +39,24 @@ def is_pattern(path: str) -> bool:
     return not os.path.exists(path) and (glob.has_magic(path) or _BRACES.search(path) is not None)
 
 
-def _without_braces(path: str) -> list[str]:
+def check_complete(names: Sequence[str]) -> None:
+    """Raise DataError if shards that say how many they are (`-00001-of-00008`) are not all there."""
+    found: dict[tuple[str, int, str], set[int]] = {}
+    for name in names:
+        numbered = _NUMBERED.search(name)
+        if numbered is not None:
+            group = name[: numbered.start()], int(numbered[2]), name[numbered.end() :]
+            found.setdefault(group, set()).add(int(numbered[1]))
+    for (before, total, after), numbers in found.items():
+        if len(numbers) != total:
+            raise DataError(
+                f"{len(numbers):,} of {total:,} shards {before}-*-of-{total:05}{after} are there. A copy or "
+                "a pack was interrupted: finish it, or name the files that you want with braces."
+            )
+
+
+def without_braces(path: str) -> list[str]:
+    """The names that braces in a name stand for."""
     waiting, found = [path], []
     while waiting:
         name = waiting.pop(0)

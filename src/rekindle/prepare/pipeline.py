@@ -21,23 +21,18 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.errors import ArgumentError
-from rekindle.fetch.source import Encoded, Stored
+from rekindle.fetch.source import Stored
 from rekindle.prepare import kernel
 from rekindle.prepare.compose import Compose, Lambda
 from rekindle.prepare.crop import CenterCrop, Pad, RandomCrop
-from rekindle.prepare.decode import PIXEL_LIMIT, Header, decode_with, pixels_of, read_header
+from rekindle.prepare.decode import PIXEL_LIMIT, decode_with, pixels_of, read_header
+from rekindle.prepare.decoded_window import decoded_window
 from rekindle.prepare.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.pixels import check_pixels, cut_out, own
 from rekindle.prepare.point_operations import PointStep, Table, look_up
-from rekindle.prepare.resampling import resample
 from rekindle.prepare.step import Image, Numbers, Step
 from rekindle.prepare.tensors import Conversion, ConvertImageDtype, Normalize
 from rekindle.prepare.window import WindowStep
-
-# A JPEG is decoded at a fraction of its size only if that leaves so many pixels for each one that is wanted.
-# Twice as many keeps the rounding of the box, which is to whole pixels, within a quarter of a pixel.
-_PIXELS_LEFT = 2.0
-_SHRINKS = (8, 4, 2)
 
 
 @dataclass(frozen=True)
@@ -184,7 +179,7 @@ class Pipeline:
         if not self._starts_with_window:
             return self._prepare(decode_with(header, data, scratch=True), numbers)
         first = self._middle[0]
-        image = _decoded_window(header, data, first.step, numbers[first.numbers])
+        image = decoded_window(header, data, first.step, numbers[first.numbers])
         return self._prepare(image, numbers, done=1)
 
     def _begin_pixels(self, image: Image, numbers: Numbers) -> Any:
@@ -407,29 +402,6 @@ def _with_joined_points(steps: list[_Placed]) -> list[_Placed]:
 
 def _by_channel(table: Table) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.broadcast_to(table[:, None], (256, 3)) if table.ndim == 1 else table)
-
-
-def _decoded_window(header: Header, data: Encoded, step: WindowStep, numbers: Numbers) -> Image:
-    """What the first step makes of the image, decoded no larger than it needs."""
-    window = step.window(header.height, header.width, numbers)
-    if not window.lies_within(header.height, header.width):
-        return step.apply(decode_with(header, data, scratch=True), numbers)
-    shrink = 1
-    spare = min(window.height / window.new_height, window.width / window.new_width) / _PIXELS_LEFT
-    if header.decoder == "jpeg" and spare >= 2:
-        shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
-    image = decode_with(header, data, shrink, window.top + window.height, scratch=True)
-    if shrink == 1 or image.shape[1] == header.width:
-        return resample(image, window.box, window.size, step.interpolation)
-    height, width = -(-header.height // shrink), image.shape[1]
-    top, bottom = _scaled(window.top, window.height, height / header.height, height)
-    left, right = _scaled(window.left, window.width, width / header.width, width)
-    return resample(image, (top, left, bottom - top, right - left), window.size, step.interpolation)
-
-
-def _scaled(start: int, length: int, scale: float, limit: int) -> tuple[int, int]:
-    first = min(round(start * scale), limit - 1)
-    return first, max(min(round((start + length) * scale), limit), first + 1)
 
 
 def _windows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Callable
@@ -42,6 +43,7 @@ class Inline:
         )
         self._row_nbytes = sum(tensor[:1].nbytes for tensor in self._tensors or ())
         self._native = layout.describe_native(dataset) if rows and job.native else None
+        self._will_need: Callable[[list[Any]], None] | None = getattr(dataset, "will_need", None)
         self._orders: Orders = iter(())
         self.closed = False
 
@@ -55,9 +57,18 @@ class Inline:
             order = next(self._orders)
             if isinstance(order, EndOfEpoch):
                 return order
+            if self._will_need is not None:
+                self._announce(self._will_need, order)
             made = self._make_at_once(order) or self._make_in_parts(order)
             if made is not None:
                 return made
+
+    def _announce(self, will_need: Callable[[list[Any]], None], order: BatchOrder) -> None:
+        """Let the data set start to fetch this batch and, where the plan tells it, the one after it."""
+        plan, after = order.plan, order.step + 1
+        coming = [] if plan is None or after >= plan.steps else plan.ids[plan.rows(after)].tolist()
+        with contextlib.suppress(Exception):  # What is wrong shows when the samples are made.
+            will_need(order.indices + coming)
 
     def poll(self) -> None:
         """Nothing is ever ready before it is asked for."""

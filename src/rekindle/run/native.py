@@ -55,6 +55,12 @@ class NativeSubset:
     def __getitem__(self, index: int) -> Any:
         return self._dataset[int(self._indices[index])]
 
+    def will_need(self, indices: Sequence[int]) -> None:
+        """Let the data set start to fetch samples that will be asked for soon, if it can."""
+        will_need = getattr(self._dataset, "will_need", None)
+        if will_need is not None:
+            will_need(self._indices[np.asarray(indices, dtype=np.int64)].tolist())
+
     def example(self) -> Any:
         """A sample that looks as all do, or None."""
         return self._dataset.example()

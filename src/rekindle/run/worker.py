@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -104,6 +105,7 @@ class Worker:
         self._layout: layout.Layout | None = None
         self._rows: dict[int, list[torch.Tensor | None]] = {}
         self._native = layout.describe_native(job.dataset) if job.native else None
+        self._will_need: Callable[[list[Any]], None] | None = getattr(job.dataset, "will_need", None)
         self._iterator: Iterator[Any] = iter(())
         self._stream_error: Exception | None = None
         self._idle = self._collate = 0.0
@@ -144,6 +146,8 @@ class Worker:
                 return False
             case Unit():
                 self._inbox.append(message)
+                if self._will_need is not None:
+                    self._announce(self._will_need, message)
             case Place(ticket, part, slot):
                 self._placed[ticket, part] = slot
             case Arrange(arrangement):
@@ -158,6 +162,12 @@ class Worker:
             case Begin(base_seed, skip, batch_size):
                 self._start_stream(base_seed, skip, batch_size)
         return True
+
+    def _announce(self, will_need: Callable[[list[Any]], None], unit: Unit) -> None:
+        """Let the data set start to fetch what the plan asks for next."""
+        if unit.kind != "stream" and unit.ticket >= self._cancelled_before:
+            with contextlib.suppress(Exception):  # What is wrong shows when the samples are made.
+                will_need(unit.indices)
 
     def _slot(self, unit: Unit) -> int:
         """The unit's slot, which the engine may still have to choose."""

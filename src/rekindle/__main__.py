@@ -1,0 +1,8 @@
+"""`python -m rekindle`: the command line."""
+
+import sys
+
+from rekindle.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""A folder of images behind a URL, an object a sample, with the order and the labels of a local one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.errors import DataError
+from rekindle.fetch.folder import IMAGE_EXTENSIONS, from_folders, from_labels
+from rekindle.fetch.labels import LABEL_FILES, Labels, parse_labels, read_labels
+from rekindle.fetch.listing import Listing, Names
+from rekindle.fetch.range_reader import Range, RangeReader
+from rekindle.fetch.remote_files import shelf_for
+from rekindle.fetch.remote_store import RemoteObject, RemoteOptions, RemoteStore, is_url
+
+
+class RemoteFolder:
+    """The samples of a folder behind a URL; the same as `Folder` has for a copy of it on this machine.
+
+    Args:
+        root: The folder's URL.
+        labels: Where labels come from, if not from class folders: a file there or here, or a mapping.
+        extensions: What the names of images end in, capital letters or not.
+        options: How objects are read.
+
+    """
+
+    def __init__(
+        self,
+        root: str,
+        labels: str | os.PathLike[str] | Labels | None = None,
+        *,
+        extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
+        options: RemoteOptions | None = None,
+    ) -> None:
+        self._store = RemoteStore(root, options or RemoteOptions())
+        self.root = self._store.name
+        self._path = self._store.path.rstrip("/")
+        objects = _find(self._store, self._path)
+        if not objects:
+            raise DataError(f"there is nothing in {self.root!r}. Give the URL of a folder of images.")
+        listing = _listing(objects, extensions)
+        given = self._labels(labels, objects)
+        files, self._targets = listing.files, np.empty(0, np.int64)
+        if given is None:
+            self.classes, self._targets, files = from_folders(self.root, listing, extensions)
+        else:
+            self.classes, self._targets = from_labels(self.root, listing, given, extensions)
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self._keep([objects[os.fsdecode(files[number])] for number in range(len(files))], files)
+
+    def _keep(self, objects: list[RemoteObject], files: Names) -> None:
+        """Keep what is to be known of each sample, in arrays: a million Python objects are slow to share."""
+        self._files = files
+        self._sizes = np.array([one.size for one in objects], dtype=np.int64)
+        self._versions = np.array([int(one.version, 16) for one in objects], dtype=np.uint64)
+        self._etags = Names.of([one.etag.encode() for one in objects])
+        self._reader = RangeReader(self._store, shelf_for(self._store, (one.version for one in objects)))
+
+    def _labels(
+        self, labels: str | os.PathLike[str] | Labels | None, objects: Mapping[str, RemoteObject]
+    ) -> Labels | None:
+        if isinstance(labels, Mapping):
+            return labels
+        if labels is None:
+            labels = next((name for name in LABEL_FILES if name in objects), None)
+        if labels is None:
+            return None
+        name = os.fspath(labels)
+        if is_url(name):
+            there = RemoteStore(name, self._store.options)
+            found = there.describe(there.path)
+            return parse_labels(Path(there.name), there.fetch(found, 0, found.size))
+        if name in objects:
+            content = self._store.fetch(objects[name], 0, objects[name].size)
+            return parse_labels(Path(name), content)
+        return read_labels(Path(name))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, index: int) -> bytes:
+        """The bytes of a sample's object."""
+        return self._reader.read(self._range(index))
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Start to fetch these samples, which will be read soon; returns at once."""
+        self._reader.prefetch([self._range(index) for index in indices])
+
+    def _range(self, index: int) -> Range:
+        size = int(self._sizes[index])
+        path = f"{self._path}/{os.fsdecode(self._files[index])}"
+        version = f"{int(self._versions[index]):016x}"
+        return Range(RemoteObject(path, size, version, self._etags[index].decode()), 0, size)
+
+    def path(self, index: int) -> str:
+        """The URL of a sample."""
+        return self._store.name_of(f"{self._path}/{os.fsdecode(self._files[index])}")
+
+    def target(self, index: int) -> int:
+        """The number of a sample's class."""
+        return int(self._targets[index])
+
+    def lengths(self) -> NDArray[np.int64]:
+        """How many bytes each sample has."""
+        return self._sizes
+
+    @property
+    def targets(self) -> list[int]:
+        """The number of each sample's class."""
+        targets: list[int] = self._targets.tolist()
+        return targets
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """URL and class number of each sample."""
+        return [(self.path(index), target) for index, target in enumerate(self.targets)]
+
+
+def _find(store: RemoteStore, root: str) -> dict[str, RemoteObject]:
+    """All objects below, by their names relative to the root; folders right below it at the same time."""
+    below = store.top(root)
+    folders = [str(one["name"]) for one in below if one.get("type") == "directory"]
+    folders = [one for one in folders if one.rstrip("/") != root]
+    found = [one for one in below if one.get("type") != "directory" and str(one["name"]).rstrip("/") != root]
+    objects = {str(one["name"]): store.object_of(one) for one in found}
+    if folders:
+        with ThreadPoolExecutor(min(store.options.parallel, len(folders))) as pool:
+            for inside in pool.map(store.find, folders):
+                objects.update(inside)
+    return {name.removeprefix(root).lstrip("/"): one for name, one in objects.items()}
+
+
+def _listing(objects: Mapping[str, Any], extensions: tuple[str, ...]) -> Listing:
+    """The images among objects in the order of a local folder: folder by folder, sorted."""
+    endings = tuple(extension.lower() for extension in extensions)
+    wanted = [os.fsencode(name) for name in objects if name.lower().endswith(endings)]
+    pairs = sorted(name.rpartition(b"/")[::2] for name in wanted)
+    files = [folder + b"/" + name if folder else name for folder, name in pairs]
+    folders = sorted({folder for folder, _ in pairs})
+    return Listing(Names.of(files), Names.of(folders), np.zeros(len(folders), np.int64))

@@ -1,0 +1,287 @@
+"""`rekindle pack`: the samples of any source, made smaller or partly decoded if asked for, as packed files.
+
+All work happens in a hidden folder beside the target, and what is finished there is kept: a second run goes
+on where a killed one was. Files get their names only when all of them are whole. The same source and options
+give the same bytes, however often a run was interrupted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rekindle import recipes, spool
+from rekindle.errors import ArgumentError, DataError
+from rekindle.fetch.remote_store import is_url
+from rekindle.fetch.source import Source
+from rekindle.fetch.writers import WRITTEN_ENDINGS, Writer, writer_for
+from rekindle.recipes import Recipe
+from rekindle.spool import Record
+
+_TOGETHER = 64  # samples that are prepared, and kept for a second run, as one piece
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a run has written."""
+
+    files: list[Path]
+    samples: int
+    left_out: list[str]  # why, of each sample that could not be read, if those are to be left out
+    nbytes: int
+
+
+Progress = Callable[[int, int], None]  # samples and bytes more than before
+
+
+def pack(
+    source: Source,
+    target: Path,
+    recipe: Recipe = recipes.AS_IT_IS,
+    *,
+    shards: int = 1,
+    workers: int | None = None,
+    overwrite: bool = False,
+    skip_broken: bool = False,
+    told: Progress = lambda samples, nbytes: None,
+) -> Packed:
+    """Write all samples to `target`, or to so many shards of it: `train-00000-of-00008.tar`."""
+    _check(source, target, shards)
+    names = shard_names(target, shards)
+    work = target.parent / f".{target.name}.packing"
+    with _alone_in(work):
+        plan = _plan(source, recipe, shards, skip_broken)
+        going_on = _same_plan(work, plan)
+        if not (going_on and (work / "complete").exists()):
+            there = [name for name in names if name.exists()]
+            if there and not overwrite:
+                raise ArgumentError(f"{str(there[0])!r} is there already. Remove it, or say --overwrite.")
+        if not going_on:
+            _begin_anew(work, plan)
+        run = _Run(source, target, recipe, work, skip_broken, workers or os.cpu_count() or 1, told)
+        bounds = [len(source) * number // shards for number in range(shards + 1)]
+        done = [run.shard(name, *ends) for name, ends in zip(names, pairwise(bounds), strict=True)]
+        (work / "complete").touch()
+        for name in names:
+            _move(work / name.name, name)
+        shutil.rmtree(work)
+    left_out = [reason for shard in done for reason in shard["left_out"]]
+    samples = sum(shard["samples"] for shard in done)
+    return Packed(names, samples, left_out, sum(map(_size, names)))
+
+
+def shard_names(target: Path, shards: int) -> list[Path]:
+    """The files that a target in so many shards consists of.
+
+    >>> [str(name) for name in shard_names(Path("train.tar"), 2)]
+    ['train-00000-of-00002.tar', 'train-00001-of-00002.tar']
+    """
+    if shards == 1:
+        return [target]
+    return [
+        target.with_name(f"{target.stem}-{number:05}-of-{shards:05}{target.suffix}")
+        for number in range(shards)
+    ]
+
+
+def _check(source: Source, target: Path, shards: int) -> None:
+    if target.suffix.lower() not in WRITTEN_ENDINGS:
+        raise ArgumentError(
+            f"cannot tell a format from {str(target)!r}. Let the name end in {', '.join(WRITTEN_ENDINGS)}."
+        )
+    if not 1 <= shards <= max(len(source), 1):
+        raise ArgumentError(f"--shards must be from 1 to the {len(source):,} samples, but got {shards}")
+    if not len(source):
+        raise DataError(f"{os.fspath(source.root)!r} holds no samples.")
+    if not target.parent.is_dir():
+        raise ArgumentError(f"there is no folder {str(target.parent)!r} to write to.")
+
+
+class _Run:
+    """One run of packing."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Path,
+        recipe: Recipe,
+        work: Path,
+        skip_broken: bool,
+        workers: int,
+        told: Progress,
+    ) -> None:
+        self._source, self._target, self._recipe, self._work = source, target, recipe, work
+        self._skip_broken, self._workers, self._told = skip_broken, workers, told
+        self._keys = sample_keys(source)
+        # A plain copy of what is on this machine costs as much to keep as to make again.
+        self._spooled = not recipe.is_plain or is_url(os.fspath(source.root))
+
+    def shard(self, name: Path, start: int, stop: int) -> dict[str, Any]:
+        """Write the samples from `start` to `stop` to a file in the working folder, unless it is there."""
+        note = self._work / f"{name.name}.json"
+        if note.exists():
+            done: dict[str, Any] = json.loads(note.read_text())
+            self._told(stop - start, done["nbytes"])
+            return done
+        writer = writer_for(self._work / name.name, self._source.classes or None)
+        left_out: list[str] = []
+        samples = nbytes = 0
+        try:
+            for records in self._pieces(start, stop):
+                added = self._add(writer, records, left_out)
+                samples += len(records)
+                nbytes += added
+                self._told(len(records), added)
+            writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        done = {"samples": samples - len(left_out), "left_out": left_out, "nbytes": nbytes}
+        spool.write_whole(note, json.dumps(done).encode())
+        for piece in self._work.glob("piece-*"):
+            piece.unlink()
+        return done
+
+    def _add(self, writer: Writer, records: Sequence[Record], left_out: list[str]) -> int:
+        nbytes = 0
+        for record in records:
+            if record.data is None:
+                left_out.append(record.key)
+            else:
+                writer.add(record.key, record.data, record.label)
+                nbytes += len(record.data)
+        return nbytes
+
+    def _pieces(self, start: int, stop: int) -> Iterator[list[Record]]:
+        """The records in order, prepared by several threads at once, a few pieces ahead."""
+        waiting: deque[Future[list[Record]]] = deque()
+        prefetch = getattr(self._source, "prefetch", None)
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="rekindle-pack") as pool:
+            try:
+                for first in range(start, stop, _TOGETHER):
+                    last = min(first + _TOGETHER, stop)
+                    if prefetch is not None and not self._piece(first).exists():
+                        prefetch(range(first, last))
+                    waiting.append(pool.submit(self._prepare, first, last))
+                    if len(waiting) > 2 * self._workers:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _piece(self, first: int) -> Path:
+        return self._work / f"piece-{first:012}"
+
+    def _prepare(self, first: int, last: int) -> list[Record]:
+        if not self._spooled:
+            return [self._record(index) for index in range(first, last)]
+        piece = self._piece(first)
+        kept = spool.read(piece)
+        if kept is not None:
+            return kept
+        records = [self._record(index) for index in range(first, last)]
+        spool.write(piece, records)
+        return records
+
+    def _record(self, index: int) -> Record:
+        label = self._source.target(index)
+        try:
+            data = recipes.prepare(self._source.read(index), index, self._recipe)
+        except DataError as error:
+            reason = f"{self._source.path(index)!r} (sample {index}): {error}"
+            if self._skip_broken:
+                return Record(reason, None, label)
+            raise DataError(
+                f"{reason}. Remove it, or say --skip-broken; what is done is kept for the next run."
+            ) from error
+        return Record(self._keys[index], data, label)
+
+
+def sample_keys(source: Source) -> list[str]:
+    """A name for each sample: its own, without what it ends in where that leaves it unique."""
+    named: Callable[[int], str] | None = getattr(source, "key", None)
+    size = len(source)
+    if named is not None:
+        keys = [named(index) or f"{index:08}" for index in range(size)]
+    else:
+        root = os.path.join(os.fspath(source.root), "")
+        paths = [source.path(index).removeprefix(root) for index in range(size)]
+        stems = [os.path.splitext(path)[0] for path in paths]
+        seen = Counter(stems)
+        keys = [stem if seen[stem] == 1 else path for stem, path in zip(stems, paths, strict=True)]
+    if len(set(keys)) < size:
+        keys = [f"{index:08}_{key}" for index, key in enumerate(keys)]
+    return keys
+
+
+# The working folder.
+
+
+@contextmanager
+def _alone_in(work: Path) -> Iterator[None]:
+    """Hold the working folder for this process; ArgumentError if another one is at work there."""
+    work.mkdir(exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArgumentError(f"another `rekindle pack` is at work in {str(work)!r}.") from None
+        yield
+
+
+def _plan(source: Source, recipe: Recipe, shards: int, skip_broken: bool) -> dict[str, Any]:
+    """What a run must agree in with an earlier one to go on with its work."""
+    digest = hashlib.sha256()
+    for path, target in source.samples:
+        digest.update(f"{path}\0{target}\0".encode("utf-8", "surrogateescape"))
+    digest.update(source.lengths().astype("<i8").tobytes())
+    return {
+        "version": _VERSION,
+        "source": digest.hexdigest(),
+        "classes": source.classes,
+        "recipe": asdict(recipe),
+        "shards": shards,
+        "skip_broken": skip_broken,
+    }
+
+
+def _same_plan(work: Path, plan: dict[str, Any]) -> bool:
+    try:
+        return bool(json.loads((work / "plan.json").read_text()) == plan)
+    except (OSError, ValueError):
+        return False
+
+
+def _begin_anew(work: Path, plan: dict[str, Any]) -> None:
+    for path in work.iterdir():
+        if path.name != "lock":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    spool.write_whole(work / "plan.json", json.dumps(plan).encode())
+
+
+def _move(made: Path, name: Path) -> None:
+    """Give a finished file, or folder, its name; an earlier run may have done so already."""
+    if not made.exists():
+        return
+    if name.is_dir():
+        shutil.rmtree(name)
+    os.replace(made, name)
+
+
+def _size(path: Path) -> int:
+    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+    return sum(one.stat().st_size for one in files)

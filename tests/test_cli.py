@@ -1,0 +1,374 @@
+"""The command line as its users see it: what is printed, the exit codes, and packs that are killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rekindle as rk
+from rekindle import packing, recipes
+from rekindle.cli import main
+from rekindle.recipes import Recipe
+
+FORMATS = ("h5", "tfrecord", "tar", "lmdb")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """150 small images in three classes: three pieces of work."""
+    root = tmp_path_factory.mktemp("images") / "train"
+    for number in range(150):
+        path = root / f"class{number // 50}" / f"{number:03}.{'png' if number % 3 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (20 + number % 7, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return root
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """The bytes of a file, or of the files of a folder."""
+    if path.is_file():
+        return {path.name: path.read_bytes()}
+    return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {k: v for path in folder.iterdir() for k, v in content(path).items()}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_packed_folder_has_the_same_samples(
+    images: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / f"train.{ending}"
+    assert main(["pack", str(images), str(target)]) == 0
+    assert re.search(r"train\.\w+: 150 samples, .* samples/s", capsys.readouterr().out)
+    before, after = rk.open(images, decode=False), rk.open(target, decode=False)
+    assert after.classes == before.classes
+    assert [(bytes(data), label) for data, label in after] == [before[index] for index in range(150)]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_any_readable_goes_to_any_format_in_shards(images: Path, tmp_path: Path, ending: str) -> None:
+    assert main(["pack", str(images), str(tmp_path / "first.tar")]) == 0
+    assert main(["pack", str(tmp_path / "first.tar"), str(tmp_path / f"x.{ending}"), "--shards", "4"]) == 0
+    before, after = rk.open(images, decode=False), rk.open(tmp_path / f"x-*.{ending}", decode=False)
+    assert [(bytes(data), label) for data, label in after] == [before[index] for index in range(150)]
+
+
+def test_images_become_smaller_and_a_share_of_them_pixels(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "small.h5"
+    assert main(["pack", str(images), str(target), "--resize", "16", "--raw-share", "0.5"]) == 0
+    data = rk.open(target, decode=False)
+    raw = [bytes(stored)[:2] == b"P6" for stored, _ in data]
+    assert raw == [recipes.is_raw(index, Recipe(raw_share=0.5)) for index in range(150)]
+    assert sum(raw) == 75
+    for image, _ in rk.open(target):
+        assert max(image.shape[:2]) == 16
+    with Image.open(io.BytesIO(data[0][0])) as jpeg:
+        assert jpeg.format == "JPEG"
+
+
+def test_quality_decides_the_size(images: Path, tmp_path: Path) -> None:
+    for quality in ("30", "95"):
+        main(["pack", str(images), str(tmp_path / f"{quality}.tar"), "--quality", quality])
+    low, high = (rk.open(tmp_path / f"{quality}.tar").source.lengths().sum() for quality in ("30", "95"))
+    assert low < 0.6 * high
+
+
+def test_images_that_are_small_already_stay_as_they_are(images: Path) -> None:
+    stored = (images / "class0/001.png").read_bytes()
+    assert recipes.prepare(stored, 0, Recipe(resize=100)) == stored
+    assert recipes.prepare(stored, 0, Recipe(resize=10)) != stored
+
+
+# Interrupted runs.
+
+
+def _killed_at(count: int, names: list[str], work: Callable[[], Any]) -> int | None:
+    """Do the work in a process that kills itself at the `count`-th call of any of these; its exit code."""
+
+    def run() -> None:
+        calls = 0
+        for name in names:
+            module, _, function = name.rpartition(".")
+            home = sys.modules[module]
+            original = getattr(home, function)
+
+            def deadly(*arguments: Any, original: Any = original, **keywords: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == count:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return original(*arguments, **keywords)
+
+            setattr(home, function, deadly)
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    "recipe", [recipes.AS_IT_IS, Recipe(resize=16, raw_share=0.25)], ids=["plain", "small"]
+)
+def test_a_killed_pack_leaves_nothing_that_opens_and_a_second_one_goes_on(
+    images: Path, tmp_path: Path, ending: str, recipe: Recipe
+) -> None:
+    source = rk.open(images).source
+    packing.pack(source, _folder(tmp_path, "whole") / f"x.{ending}", recipe, shards=2, workers=2)
+    expected = everything(tmp_path / "whole")
+    # Of the many steps of the second recipe each format takes some, and all of them together take all.
+    step, stride = (FORMATS.index(ending), 4) if recipe.resize else (0, 1)
+    while True:
+        step += stride
+        folder = _folder(tmp_path, "killed")
+        target = folder / f"x.{ending}"
+
+        def work(target: Path = target) -> None:
+            packing.pack(source, target, recipe, shards=2, workers=2)
+
+        # Files get their names by these two: the places between which a run can be killed.
+        code = _killed_at(step, ["os.replace", "os.rename"], work)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        for pattern in (f"x-*.{ending}", f"*.{ending}", f".{target.name}.packing/*.{ending}"):
+            if len(list(folder.glob(pattern))) < 2:
+                with pytest.raises(rk.DataError):
+                    rk.open(folder / pattern)
+        work()
+        assert everything(folder) == expected, f"killed at renaming number {step}"
+    assert step > 4
+
+
+def _folder(parent: Path, name: str) -> Path:
+    shutil.rmtree(parent / name, ignore_errors=True)
+    (parent / name).mkdir()
+    return parent / name
+
+
+def test_a_second_run_does_not_do_again_what_is_done(images: Path, tmp_path: Path) -> None:
+    source, target = rk.open(images).source, tmp_path / "x.tar"
+    recipe = Recipe(resize=16)
+    assert (
+        _killed_at(140, ["rekindle.recipes.prepare"], lambda: packing.pack(source, target, recipe, workers=1))
+        == -9
+    )
+    kept = len(list((tmp_path / ".x.tar.packing").glob("piece-*")))
+    assert kept == 2
+    prepared = []
+    original = recipes.prepare
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "prepare", lambda *given: (prepared.append(given[1]), original(*given))[1])
+        packing.pack(source, target, recipe, workers=1)
+    assert sorted(prepared) == list(range(128, 150))
+    assert len(rk.open(target)) == 150
+
+
+def test_other_arguments_start_anew(images: Path, tmp_path: Path) -> None:
+    source, target = rk.open(images).source, tmp_path / "x.tar"
+    _killed_at(
+        140, ["rekindle.recipes.prepare"], lambda: packing.pack(source, target, Recipe(resize=16), workers=1)
+    )
+    packing.pack(source, target, Recipe(resize=12), workers=1)
+    packing.pack(source, tmp_path / "y.tar", Recipe(resize=12), workers=1)
+    assert target.read_bytes() == (tmp_path / "y.tar").read_bytes()
+
+
+def test_the_command_itself_can_be_killed_and_run_again(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.tfrecord"
+    command = [sys.executable, "-m", "rekindle", "pack", str(images), str(target), "--quality", "80"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    work = tmp_path / ".x.tfrecord.packing"
+    while process.poll() is None and not (work / "plan.json").exists():
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert not target.exists()
+    assert process.returncode == -signal.SIGKILL
+    assert main(command[3:]) == 0
+    assert main([*command[3:5], str(tmp_path / "y.tfrecord"), *command[6:]]) == 0
+    assert target.read_bytes() == (tmp_path / "y.tfrecord").read_bytes()
+
+
+def test_two_packs_of_one_file_do_not_meet(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with packing._alone_in(tmp_path / ".x.tar.packing"):
+        assert main(["pack", str(images), str(tmp_path / "x.tar")]) == 2
+    assert "another" in capsys.readouterr().err
+
+
+# What is wrong is said.
+
+
+def test_what_is_there_is_not_overwritten_unless_asked(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "x.tar"
+    target.write_bytes(b"mine")
+    assert main(["pack", str(images), str(target)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert target.read_bytes() == b"mine"
+    assert main(["pack", str(images), str(target), "--overwrite"]) == 0
+    assert len(rk.open(target)) == 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["pack", "nowhere", "x.h5"], 1, "there is no 'nowhere'"),
+        (["pack", "{images}", "x.zip"], 2, ".tfrecord"),
+        (["pack", "{images}", "missing/x.h5"], 2, "no folder"),
+        (["pack", "{images}", "x.h5", "--quality", "101"], 2, "1 to 100"),
+        (["pack", "{images}", "x.h5", "--raw-share", "2"], 2, "0 to 1"),
+        (["pack", "{images}", "x.h5", "--shards", "1000"], 2, "150 samples"),
+        (["pack", "{images}", "s3://bucket/x.h5"], 2, "this machine"),
+        (["info", "nowhere.h5"], 1, "nowhere.h5"),
+        (["verify", "{images}/class0/000.jpg"], 1, "neither HDF5"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([one.format(images=images) for one in arguments]) == code
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.startswith("rekindle: ")
+    assert message.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_broken_image_is_named_and_can_be_left_out(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(images, tmp_path / "train")
+    broken = tmp_path / "train/class1/060.jpg"
+    broken.write_bytes(broken.read_bytes()[:200])
+    command = ["pack", str(tmp_path / "train"), str(tmp_path / "x.h5"), "--resize", "10"]
+    assert main(command) == 1
+    assert str(broken) in capsys.readouterr().err
+    assert main([*command, "--skip-broken"]) == 0
+    assert str(broken) in capsys.readouterr().err
+    assert len(rk.open(tmp_path / "x.h5")) == 149
+
+
+def test_verify_names_what_is_wrong_and_has_an_exit_code(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(images, tmp_path / "train")
+    for number in (60, 63):
+        path = tmp_path / f"train/class1/{number:03}.jpg"
+        path.write_bytes(path.read_bytes()[:200])
+    target = tmp_path / "x.tar"
+    main(["pack", str(tmp_path / "train"), str(target)])
+    capsys.readouterr()
+    assert main(["verify", str(target)]) == 1
+    printed = capsys.readouterr().out
+    assert "class1/060" in printed
+    assert "2 bad" in printed
+    assert main(["verify", str(target), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["bad"], told["samples"]) == (False, 2, 150)
+    assert [one["sample"] for one in told["first_bad"]] == [60, 63]
+    assert main(["verify", str(images), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_verify_looks_at_checksums_even_if_there_is_an_index(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "x.tfrecord"
+    main(["pack", str(images), str(target)])
+    assert main(["verify", str(target)]) == 0
+    before = target.stat()
+    damaged = bytearray(target.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    target.write_bytes(damaged)
+    os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(rk.open(target)) == 150, "the index still stands"
+    capsys.readouterr()
+    assert main(["verify", str(target), "--json"]) == 1
+    assert "checksum" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_label_out_of_range_is_found(tmp_path: Path) -> None:
+    from rekindle.fetch.writers import writer_for
+    from rekindle.inspection import verify
+
+    writer = writer_for(tmp_path / "x.tar", ["cat", "dog"])
+    for number, label in enumerate((0, 1, 7)):
+        writer.add(f"{number}", np.zeros((4, 4, 3), np.uint8), label)
+    writer.close()
+    found = verify(rk.open(tmp_path / "x.tar").source)
+    assert [one["sample"] for one in found["first_bad"]] == [2]
+    assert "label 7 is not from 0 to 1" in found["first_bad"][0]["reason"]
+
+
+def test_info_tells_what_there_is(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["pack", str(images), str(tmp_path / "x.lmdb")])
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "x.lmdb")]) == 0
+    printed = capsys.readouterr().out
+    for part in ("lmdb, 1 file", "150", "class0, class1, class2", "50 to 50", "100 PNG, 50 JPEG", "30–30"):
+        assert part in printed
+    assert main(["info", str(images), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["format"], told["samples"], told["classes"]) == ("folder", 150, 3)
+
+
+def test_half_a_set_of_shards_does_not_open(images: Path, tmp_path: Path) -> None:
+    main(["pack", str(images), str(tmp_path / "x.tar"), "--shards", "3"])
+    assert len(rk.open(tmp_path / "x-*.tar")) == 150
+    (tmp_path / "x-00001-of-00003.tar").unlink()
+    with pytest.raises(rk.DataError, match="2 of 3 shards"):
+        rk.open(tmp_path / "x-*.tar")
+    assert len(rk.open(tmp_path / "x-0000{0,2}-of-00003.tar")) == 100
+
+
+def test_help_tells_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["pack", "--help"], ["verify", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+    assert "rekindle pack train/ train.tar --shards 64" in capsys.readouterr().out
+
+
+def test_names_that_differ_only_in_their_ending_stay_apart(tmp_path: Path) -> None:
+    (tmp_path / "train/a").mkdir(parents=True)
+    for ending in ("jpg", "png"):
+        Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / f"train/a/same.{ending}")
+    main(["pack", str(tmp_path / "train"), str(tmp_path / "x.tar")])
+    assert len(rk.open(tmp_path / "x.tar")) == 2
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    program = "import sys, rekindle.cli; rekindle.cli._parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
