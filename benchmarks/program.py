@@ -28,6 +28,7 @@ PROGRAMS = (
     "planning",
     "store",
     "counters_cost",
+    "feedback_cost",
 )
 
 

@@ -34,6 +34,7 @@ WIRING = {
     "placement",
     "arguments",
 }
+WIRING |= {"seeding", "adaptive", "adaptive_state", "feedback", "all_ranks", "proxy"}
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.
 MOST_LINES = 450
@@ -98,29 +99,42 @@ def test_no_file_holds_more_than_one_idea_can_need(path):
 
 def test_the_public_names_are_these():
     assert rekindle.__all__ == [
+        "ActiveBias",
         "ArgumentError",
         "ArrayImages",
         "BadSamplesError",
         "BatchInfo",
+        "Buckets",
         "DataError",
         "DataLoader",
         "DecodeError",
         "Diversity",
         "Echo",
+        "FeedbackError",
         "FormatError",
         "ImageDataset",
+        "InfoBatch",
         "Jpeg",
+        "Kakurenbo",
         "LoaderTimeout",
+        "Method",
+        "OnlineBatchSelection",
         "OutOfMemoryError",
+        "RandomSubset",
         "Refurbish",
         "RekindleError",
         "RemoteError",
         "RemoteOptions",
         "Report",
+        "Scores",
+        "SelectionViaProxy",
+        "SelectiveBackprop",
         "StateError",
+        "Uniform",
         "WorkerError",
         "diversity",
         "open",
+        "train_proxy",
         "transforms",
     ]
 

@@ -14,6 +14,7 @@ from rekindle.errors import (
     BadSamplesError,
     DataError,
     DecodeError,
+    FeedbackError,
     FormatError,
     LoaderTimeout,
     OutOfMemoryError,
@@ -25,9 +26,23 @@ from rekindle.errors import (
 
 if TYPE_CHECKING:
     from rekindle import transforms
+    from rekindle.choose import Scores
+    from rekindle.choose.importance import (
+        ActiveBias,
+        Buckets,
+        InfoBatch,
+        Kakurenbo,
+        Method,
+        OnlineBatchSelection,
+        RandomSubset,
+        SelectionViaProxy,
+        SelectiveBackprop,
+        Uniform,
+    )
     from rekindle.fetch import RemoteOptions
     from rekindle.images import ArrayImages, ImageDataset, open
     from rekindle.loader import DataLoader
+    from rekindle.proxy import train_proxy
     from rekindle.reuse import Diversity, Echo, Jpeg, Refurbish, diversity
     from rekindle.ship import BatchInfo
     from rekindle.tune import Report
@@ -35,29 +50,42 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActiveBias",
     "ArgumentError",
     "ArrayImages",
     "BadSamplesError",
     "BatchInfo",
+    "Buckets",
     "DataError",
     "DataLoader",
     "DecodeError",
     "Diversity",
     "Echo",
+    "FeedbackError",
     "FormatError",
     "ImageDataset",
+    "InfoBatch",
     "Jpeg",
+    "Kakurenbo",
     "LoaderTimeout",
+    "Method",
+    "OnlineBatchSelection",
     "OutOfMemoryError",
+    "RandomSubset",
     "Refurbish",
     "RekindleError",
     "RemoteError",
     "RemoteOptions",
     "Report",
+    "Scores",
+    "SelectionViaProxy",
+    "SelectiveBackprop",
     "StateError",
+    "Uniform",
     "WorkerError",
     "diversity",
     "open",
+    "train_proxy",
     "transforms",
 ]
 
@@ -65,18 +93,30 @@ __all__ = [
 # What is imported when it is first used: torch, OpenCV and compiled code take seconds to load, which the
 # command line need not wait for.
 _HOMES = {
+    "ActiveBias": "choose.importance",
     "ArrayImages": "images",
     "BatchInfo": "ship",
+    "Buckets": "choose.importance",
     "DataLoader": "loader",
     "Diversity": "reuse",
     "Echo": "reuse",
     "ImageDataset": "images",
+    "InfoBatch": "choose.importance",
     "Jpeg": "reuse",
+    "Kakurenbo": "choose.importance",
+    "Method": "choose.importance",
+    "OnlineBatchSelection": "choose.importance",
+    "RandomSubset": "choose.importance",
     "Refurbish": "reuse",
     "RemoteOptions": "fetch",
     "Report": "tune",
+    "Scores": "choose",
+    "SelectionViaProxy": "choose.importance",
+    "SelectiveBackprop": "choose.importance",
+    "Uniform": "choose.importance",
     "diversity": "reuse",
     "open": "images",
+    "train_proxy": "proxy",
 }
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -18,6 +22,29 @@ class Stage:
         self.calls += calls
         self.seconds += seconds
         self.nbytes += nbytes
+
+
+class SampleCosts:
+    """What loading each sample took, where somebody wants to know."""
+
+    def __init__(self) -> None:
+        self._ids: list[NDArray[np.int64]] = []
+        self._costs: list[tuple[float, int]] = []
+
+    def add(self, ids: NDArray[np.int64], costs: Sequence[tuple[float, int]]) -> None:
+        """Note seconds and bytes of the first of these samples, as many as were loaded."""
+        self._ids.append(ids[: len(costs)])
+        self._costs += costs
+
+    def take(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+        """Ids, seconds and sizes so far; there are none afterwards."""
+        ids, costs = self._ids, self._costs
+        self._ids, self._costs = [], []
+        return (
+            np.concatenate([np.empty(0, np.int64), *ids]),
+            np.array([seconds for seconds, _ in costs], dtype=np.float32),
+            np.array([nbytes for _, nbytes in costs], dtype=np.int64),
+        )
 
 
 @dataclass(slots=True)
@@ -37,4 +64,5 @@ class Counters:
     samples: int = 0
     batches: int = 0
     replaced_workers: int = 0
+    costs: SampleCosts | None = None  # of single samples, if they are to be timed one by one
     started: float = field(default_factory=time.perf_counter)

@@ -3,6 +3,7 @@
 RekindleError
 ├── ArgumentError (ValueError)      an argument that cannot work, found at construction
 ├── StateError (ValueError)         a saved state that belongs to another loader
+├── FeedbackError (RuntimeError)    `importance=` without the feedback that it learns from
 ├── WorkerError (RuntimeError)      workers die and replacing them does not help
 ├── LoaderTimeout (RuntimeError)    no batch within the `timeout` that was asked for
 ├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
@@ -27,6 +28,10 @@ class ArgumentError(RekindleError, ValueError):
 
 class StateError(RekindleError, ValueError):
     """A saved state that does not fit this loader; the message names the field."""
+
+
+class FeedbackError(RekindleError, RuntimeError):
+    """A method that chooses samples was not told, or cannot use, how the model does on them."""
 
 
 class WorkerError(RekindleError, RuntimeError):

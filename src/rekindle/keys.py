@@ -31,6 +31,7 @@ class Step(IntEnum):
     ECHO = 0xFFFFFFFB
     BATCH_TRANSFORM = 0xFFFFFFFA
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
+    CHOICE = 0xFFFE0000  # plus the number of the draw
 
 
 def split(base: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:

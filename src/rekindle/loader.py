@@ -5,15 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, default_collate
 
-from rekindle import arguments, keys, state, with_accelerate, with_reuse
+from rekindle import adaptive_state, arguments, state, with_accelerate, with_reuse
+from rekindle.adaptive import Adaptive
 from rekindle.choose import (
     Orders,
     PlannedSampler,
@@ -22,14 +22,15 @@ from rekindle.choose import (
     planned_epochs,
     stream_orders,
 )
+from rekindle.choose.importance import Method
 from rekindle.counters import Counters
 from rekindle.iteration import EpochIterator, Progress
 from rekindle.parked import Parked
 from rekindle.placement import Placement
 from rekindle.reuse import Echo, Refurbish
 from rekindle.run import BadSamples, OnError, Work, start
-from rekindle.run.runner import AnyRunner
 from rekindle.run.tickets import Filled, Made
+from rekindle.seeding import draw_seed, stream_seed, worker_seed
 from rekindle.ship import BatchInfo
 from rekindle.ship.echo import EchoedBatches
 from rekindle.state import Position
@@ -60,6 +61,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             set leaves to the device (`rekindle.open(…, place=…)`). None leaves batches on the CPU.
         batch_transform: Steps on whole batches of (images, labels), run where the batches end up: MixUp,
             CutMix, Normalize, ConvertImageDtype of `rekindle.transforms`; one or a list.
+        importance: Which samples an epoch has, and at what weight: `Buckets()`, `InfoBatch(epochs=…)`, or any
+            other method, one of your own included (see `rekindle.Method`). It learns from `feedback`.
 
     >>> loader = DataLoader(range(6), batch_size=4)
     >>> [batch.tolist() for batch in loader]
@@ -96,33 +99,21 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         memory: int | Literal["auto"] | None = None,
         device: str | int | torch.device | None = None,
         batch_transform: Any = None,
+        importance: Method | None = None,
     ) -> None:
         super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
+            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory,
+            drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
+            prefetch_factor=prefetch_factor, persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device, in_order=in_order,
+        )  # fmt: skip
         stream = isinstance(dataset, IterableDataset)
         arguments.check(seed, executor, on_error, error_budget, stream)
         self._order = "stream" if stream else "shuffled" if shuffle else "sequential"
         if not stream and not (sampler is None and batch_sampler is None and generator is None):
             self._order = "sampler"
         self._seed_is_given = seed is not None
-        self.seed = self._draw_seed() if seed is None else seed
+        self.seed = draw_seed(put_back=self._order == "sampler") if seed is None else seed
         if self._order == "shuffled" and seed is not None:
             self._show_order()
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
@@ -136,6 +127,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._placement = Placement.of(dataset, device, batch_transform, by_rows=by_rows, reuses=reuses)
         self._bad_samples = BadSamples(on_error, error_budget)
         self._counters = Counters()
+        self.importance = importance
+        arguments.check_importance(importance, self._order, seed, reuse)
+        adaptive = partial(Adaptive, importance, seed=self.seed, counters=self._counters)
+        self._adaptive = None if importance is None else adaptive(len(dataset))  # type: ignore[arg-type]
         self._progress = Progress()
         self._next_epoch = 0
         self._kept_worker_seed: int | None = None  # of persistent workers, who are seeded once
@@ -144,14 +139,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         weakref.finalize(self, self._parked.close)
         weakref.finalize(self, self._reuse.close)
         with_accelerate.install()
-
-    def _draw_seed(self) -> int:
-        """A seed from torch's global generator, which is put back if its numbers belong to a sampler."""
-        kept = torch.default_generator.get_state()
-        seed = int(torch.empty((), dtype=torch.int64).random_())
-        if self._order == "sampler":
-            torch.default_generator.set_state(kept)
-        return seed
 
     def _show_order(self) -> None:
         """Let `loader.sampler` give our order, for those who put a loader together anew from its parts.
@@ -180,6 +167,27 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
         return BatchInfo(self._progress.last)
 
+    def feedback(
+        self,
+        losses: torch.Tensor | None = None,
+        *,
+        logits: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
+        ids: torch.Tensor | None = None,
+    ) -> None:
+        """Tell `importance=` how the model did on the batch just yielded; does nothing without `importance=`.
+
+        Args:
+            losses: One a sample, unweighted (of more dimensions, their mean counts), on any device.
+            logits: Of the shape (samples, classes): tells also whether a sample was right, and by how much.
+            targets: The right classes, to go with `logits`.
+            ids: Which samples are meant, if not those of the batch just yielded. Without, a batch may be
+                reported in pieces, in order, as gradient accumulation has them.
+
+        """
+        if self._adaptive is not None:
+            self._adaptive.tell(self._progress.last, losses, logits, targets, ids)
+
     def close(self) -> None:
         """End the workers now and not when the loader goes; a pass that is under way ends with them.
 
@@ -199,9 +207,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             executor=self._work(0).chosen,
             bad_samples=self._bad_samples.found,
             reuse=None if self._views is None else self._reuse.report(self._views, self._next_epoch),
+            importance=None if self._adaptive is None else self._adaptive.describe(),
         )
 
     def __len__(self) -> int:
+        """How many batches this epoch has; between two epochs, the next one."""
+        if self._adaptive is not None:
+            choice = self._adaptive.choice or self._adaptive.choose(self._progress.position.epoch)
+            return choice.steps(self.batch_size or 1, self.drop_last)
         plain = super().__len__()
         if not isinstance(self.reuse, Echo):
             return plain
@@ -223,7 +236,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
             position = self._between_epochs(position)
         found = self._bad_samples.found
-        return state.save(self._identity(), position, found[: len(found) - self._progress.unseen_bad])
+        found = found[: len(found) - self._progress.unseen_bad]
+        saved = state.save(self._identity(), position, found)
+        if self._adaptive is not None:
+            saved["importance_state"] = adaptive_state.save(self._adaptive)
+        return saved
 
     def _between_epochs(self, position: Position) -> Position:
         if self._order == "sampler" and position.sampler_state is None:
@@ -245,8 +262,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
                 identity["seed"] = saved["seed"]
             if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
                 identity["split"] = saved.get("split")  # What was decided by measuring stays decided.
-        steps = len(self) if self._order in ("shuffled", "sequential") else None
-        self._progress.position, found = state.load(saved, identity, steps)
+        known = self._order in ("shuffled", "sequential") and self._adaptive is None
+        position, found = state.load(saved, identity, len(self) if known else None)
+        if self._adaptive is not None:
+            adaptive = self._adaptive.copied(self._counters)
+            adaptive_state.load(adaptive, saved.get("importance_state"), identity["seed"])
+            adaptive.check_position(position.epoch, position.step, self.batch_size or 1, self.drop_last)
+            self._adaptive = adaptive
+        self._progress.position = position
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
         self._progress.unseen_bad = 0
         self.seed, self._next_epoch = identity["seed"], self._progress.position.epoch
@@ -295,7 +318,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         elif position.sampler is not None:
             runner.begin(position.sampler, lambda _: base_seed)
         elif not self._parked.is_ahead_at(position):
-            seed_of_epoch = partial(_worker_seed, self.seed) if kept_seed is None else lambda _: base_seed
+            seed_of_epoch = partial(worker_seed, self.seed) if kept_seed is None else lambda _: base_seed
             if isinstance(runner, EchoedBatches):
                 runner.begin_planned(partial(self._planned, position), seed_of_epoch, position)
             else:
@@ -303,10 +326,16 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _planned(self, position: Position, first_step: int, without: Collection[int]) -> Orders:
         """Our own order from here on: the next epoch follows without a pause."""
+        choice = None if self._adaptive is None else self._adaptive.choose(position.epoch)
         plan_of = self._reuse.plan_of(
-            shuffle=self._order == "shuffled", batch_size=self.batch_size or 1, drop_last=self.drop_last
+            choice,
+            shuffle=self._order == "shuffled",
+            batch_size=self.batch_size or 1,
+            drop_last=self.drop_last,
         )
-        return planned_epochs(plan_of, epoch=position.epoch, first_step=first_step, without=without)
+        return planned_epochs(
+            plan_of, epoch=position.epoch, first_step=first_step, without=without, one=choice is not None
+        )
 
     def _follow_sampler(self, position: Position, kept_seed: int | None) -> SamplerOrders:
         orders = SamplerOrders(
@@ -324,32 +353,30 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return orders
 
     def _base_seed(self, position: Position, orders: SamplerOrders | None) -> int:
-        """What torch would seed its workers with; for streams, kept so that a resumed one starts alike."""
+        """What torch would seed its workers with."""
         if orders is not None:
             return orders.base_seed
-        if self._order != "stream":
-            return _worker_seed(self.seed, position.epoch)
-        if position.stream is not None and self.generator is not None:
-            self.generator.set_state(position.stream["generator"])
-        if position.stream is None or position.stream["made"] is None:
-            if self.generator is None:
-                drawn = _worker_seed(self.seed, position.epoch)
-            else:
-                drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
-            position.stream = {
-                "made": [0] * max(1, self.num_workers),
-                "turn": 0,
-                "base_seed": drawn,
-                "generator": None if self.generator is None else self.generator.get_state(),
-            }
-        return int(position.stream["base_seed"])
+        if self._order == "stream":
+            return stream_seed(position, self.seed, self.num_workers, self.generator)
+        return worker_seed(self.seed, position.epoch)
 
-    def _park(self, runner: AnyRunner) -> None:
+    def _park(self, runner: Any) -> None:
         """Keep a runner whose epoch is over for the next one, or end it."""
+        if (
+            self._adaptive is not None
+        ):  # All that this epoch can tell is known now: choose the next one's samples.
+            try:
+                self._adaptive.choose(self._next_epoch, ended=True)
+            except BaseException:
+                runner.close()
+                raise
         once_an_epoch = self.worker_init_fn is not None and not self.persistent_workers
         if self.num_workers == 0 or once_an_epoch:
             runner.close()
             return
+        if self._adaptive is not None:
+            kept_seed = self._kept_worker_seed if self.persistent_workers else None
+            self._give_orders(runner, Position(self._next_epoch), kept_seed or 0, kept_seed)
         planned = self._order in ("shuffled", "sequential")
         self._parked.park(runner, self._next_epoch if planned else None)
 
@@ -388,6 +415,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             "drop_last": self.drop_last,
             "order": self._order,
             **self._reuse.identity(),
+            "importance": self._adaptive.name if self._adaptive is not None else "",
         }
         if self._order == "stream":  # Each worker has its own part of a stream.
             identity["num_workers"] = max(1, self.num_workers)
@@ -404,7 +432,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def rekindle(self) -> dict[str, Any]:
         """The arguments that torch's loader does not have, to make another loader like this one with."""
         names = ("seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory")
-        return {name: getattr(self, name) for name in (*names, "device", "batch_transform")}
+        return {name: getattr(self, name) for name in (*names, "device", "batch_transform", "importance")}
 
     # A copy or a pickle of a loader has no workers, and begins with the next epoch.
 
@@ -415,6 +443,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         position = self._progress.position
         kept["_progress"] = Progress(Position(self._next_epoch) if position.begun else position)
         kept["_counters"] = Counters()
+        if self._adaptive is not None:
+            kept["_adaptive"] = self._adaptive.copied(kept["_counters"])
         kept["_bad_samples"] = BadSamples(self.on_error, self.error_budget, list(self._bad_samples.found))
         return kept
 

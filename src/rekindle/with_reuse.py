@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from rekindle import keys
-from rekindle.choose import BatchOrder, EpochPlan, Refresh, plan_echo, plan_epoch
+from rekindle.choose import BatchOrder, Choice, EpochPlan, Refresh, plan_echo, plan_epoch
 from rekindle.choose.echo import length
 from rekindle.errors import ArgumentError
 from rekindle.global_random import STREAMS
@@ -196,8 +196,11 @@ class Reuse:
 
     # Plans.
 
-    def plan_of(self, *, shuffle: bool, batch_size: int, drop_last: bool) -> Callable[[int], EpochPlan]:
-        """What plans an epoch."""
+    def plan_of(
+        self, choice: Choice | None, *, shuffle: bool, batch_size: int, drop_last: bool
+    ) -> Callable[[int], EpochPlan]:
+        """What plans an epoch: of all samples, or of those that were chosen."""
+        plan: Callable[..., EpochPlan] = plan_epoch if choice is None else choice.laid_out
         dataset: Any = self.dataset  # Plans outlive a pass, and must not keep the loader alive.
         basic: dict[str, Any] = {
             "seed": self.seed, "shuffle": shuffle, "batch_size": batch_size, "drop_last": drop_last
@@ -209,10 +212,10 @@ class Reuse:
                 size=len(dataset), epoch=epoch, factor=factor, buffer=buffer, **basic
             )
         if not isinstance(asked, Refurbish):
-            return lambda epoch: plan_epoch(size=len(dataset), epoch=epoch, **basic)
+            return lambda epoch: plan(size=len(dataset), epoch=epoch, **basic)
         balance = asked.balance is not None
         costs = self.costs() if asked.balance == "cost" else None
-        return lambda epoch: plan_epoch(
+        return lambda epoch: plan(
             size=len(dataset), epoch=epoch, refresh=self.refresh(), balance=balance, costs=costs, **basic
         )
 

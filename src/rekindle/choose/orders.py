@@ -98,14 +98,24 @@ def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
 
 
 def planned_epochs(
-    plan_of: Callable[[int], EpochPlan], *, epoch: int, first_step: int, without: Collection[int]
+    plan_of: Callable[[int], EpochPlan],
+    *,
+    epoch: int,
+    first_step: int,
+    without: Collection[int],
+    one: bool = False,
 ) -> Orders:
-    """Epoch after epoch of plans, without end; the first from `first_step`, `without` some steps."""
+    """Epoch after epoch of plans, without end; the first from `first_step`, `without` some steps.
+
+    Only `one` epoch, where the plan of the next depends on what is learnt in this one.
+    """
     done = set(without)
     while True:
         for order in planned_orders(plan_of(epoch), first_step):
             if isinstance(order, EndOfEpoch) or order.step not in done:
                 yield order
+        if one:
+            return
         epoch, first_step, done = epoch + 1, 0, set()
 
 

@@ -5,7 +5,7 @@ A plan is arrays, made before the epoch starts and never changed. Everything aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,16 @@ class EpochPlan:
         """Where batch `step` lies in the arrays."""
         return slice(step * self.batch_size, min((step + 1) * self.batch_size, len(self.ids)))
 
+    def with_mean_weight_of_one(self) -> EpochPlan:
+        """The same plan, its weights scaled so that those of every batch have the mean 1."""
+        if not len(self.ids):
+            return self
+        starts = np.arange(0, len(self.ids), self.batch_size)
+        sizes = np.diff(starts, append=len(self.ids))
+        means = np.add.reduceat(self.weights.astype(np.float64), starts) / sizes
+        scales = np.divide(1, means, out=np.ones_like(means), where=means > 0)
+        return replace(self, weights=(self.weights * np.repeat(scales, sizes)).astype(np.float32))
+
 
 def plan_epoch(
     *,
@@ -59,30 +69,42 @@ def plan_epoch(
     refresh: Refresh | None = None,
     balance: bool = True,
     costs: NDArray[np.float32] | None = None,
+    ids: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float32] | None = None,
+    uses: NDArray[np.int64] | None = None,
 ) -> EpochPlan:
     """The plan of an epoch that has every sample once, shuffled or in order, dealt to the ranks in turn.
 
     With `refresh`, cached parts are used again. A shuffled epoch is then balanced: each batch has the same
     share of samples to compute anew, or of their `costs`.
 
+    Where samples were chosen, `ids` says which (in place of all of them), `weights` what each counts for, and
+    `uses` how often each was used before: by that, and not by epochs, its cached part ages.
+
     >>> plan_epoch(size=5, epoch=0, seed=1, shuffle=False, batch_size=2, drop_last=False).ids.tolist()
     [0, 1, 2, 3, 4]
     """
-    generations = None if refresh is None else refresh.generations(np.arange(size), epoch)
+    chosen = np.arange(size) if ids is None and refresh is not None else ids
+    count = size if ids is None else len(ids)
+    turns = epoch if uses is None else uses
+    generations = None if refresh is None or chosen is None else refresh.generations(chosen, turns)
     if not shuffle:
-        ids = np.arange(rank, size, world, dtype=np.int64)
+        rows = np.arange(rank, count, world, dtype=np.int64)
     elif generations is None or not balance:
-        ids = keys.permutation(size, seed, epoch)[rank::world]
+        rows = keys.permutation(count, seed, epoch)[rank::world]
     else:
-        order = balanced_order(generations == epoch, batch_size * world, seed=seed, epoch=epoch, costs=costs)
-        ids = order[rank::world]
+        if costs is not None and ids is not None:
+            costs = costs[ids]
+        order = balanced_order(generations == turns, batch_size * world, seed=seed, epoch=epoch, costs=costs)
+        rows = order[rank::world]
+    dealt = rows if ids is None else ids[rows]
     return EpochPlan(
         epoch=epoch,
-        ids=ids,
-        generations=same(np.int64(epoch), ids) if generations is None else generations[ids],
-        turns=same(np.int64(epoch), ids),
-        fresh=same(np.bool_(True), ids) if generations is None else generations[ids] == epoch,
-        weights=same(np.float32(1), ids),
+        ids=dealt,
+        generations=same(np.int64(epoch), rows) if generations is None else generations[rows],
+        turns=same(np.int64(epoch), rows),
+        fresh=same(np.bool_(True), rows) if generations is None else (generations == turns)[rows],
+        weights=same(np.float32(1), rows) if weights is None else weights[rows],
         batch_size=batch_size,
         drop_last=drop_last,
     )

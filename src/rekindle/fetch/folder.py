@@ -76,6 +76,10 @@ class Folder:
         finally:
             os.close(file)
 
+    def nbytes(self, index: int) -> int:
+        """How large a sample's file is."""
+        return os.stat(self._prefix + self._files[index]).st_size
+
     def path(self, index: int) -> str:
         """Where a sample's file is."""
         return os.fsdecode(self._prefix + self._files[index])

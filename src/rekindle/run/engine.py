@@ -195,7 +195,8 @@ class Engine:
         part.sent = self._parts_sent
         self._parts_sent += 1
         used = () if ticket.slot is None else (ticket.slot,)
-        unit = ticket.unit(number, self._seed, self._worker_seed(ticket.order.epoch))
+        timed = self._counters.costs is not None
+        unit = ticket.unit(number, self._seed, self._worker_seed(ticket.order.epoch), timed)
         self.crew.send(part.worker, unit, used)
 
     # In: what workers say.
@@ -275,6 +276,8 @@ class Engine:
         counters.load.add(spent.load_seconds, calls=spent.samples)
         counters.collate.add(spent.collate_seconds, spent.nbytes, spent.samples)
         counters.idle.add(spent.idle_seconds)
+        if done.costs and counters.costs is not None:
+            counters.costs.add(ticket.ids[part.start : part.stop], done.costs)
         if ticket.kind == "stream":
             self._streams.came_back(worker, done.ended)
             ticket.missing = len(ticket.indices) - spent.samples if not done.errors else 0

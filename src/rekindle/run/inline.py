@@ -19,8 +19,10 @@ from rekindle.counters import Counters
 from rekindle.global_random import STREAMS
 from rekindle.run import layout
 from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.load import Failure, Wanted, generators_kept, rows_of
+from rekindle.run.failure import Failure
+from rekindle.run.load import Wanted, generators_kept, rows_of
 from rekindle.run.reusing import sample_loader
+from rekindle.run.sample_costs import Cost
 from rekindle.run.tickets import Made
 from rekindle.run.worker import Job
 
@@ -59,7 +61,8 @@ class Inline:
                 return order
             if self._will_need is not None:
                 self._announce(self._will_need, order)
-            made = self._make_at_once(order) or self._make_in_parts(order)
+            timed = self._counters.costs is not None
+            made = (None if timed else self._make_at_once(order)) or self._make_in_parts(order)
             if made is not None:
                 return made
 
@@ -98,9 +101,18 @@ class Inline:
         self._loader.seconds = 0.0
         made = self._make(order)
         took = time.perf_counter() - started
+        self._note_costs(order)
         self._counters.load.add(self._loader.seconds, 0, len(order.indices))
         self._counters.collate.add(took - self._loader.seconds, 0, len(order.indices))
         return made
+
+    def _note_costs(self, order: BatchOrder) -> None:
+        """Pass on what each sample took, if that is wanted; the same share each, if made all at once."""
+        noted, costs = self._counters.costs, self._loader.costs
+        if noted is not None:
+            shared = [Cost(self._loader.seconds / max(1, len(order.ids)), -1)] * len(order.ids)
+            noted.add(order.ids, list(costs) or shared)
+        costs.clear()
 
     def close(self) -> None:
         """Nothing runs in between: there is nothing to end."""
@@ -120,7 +132,8 @@ class Inline:
             except Exception:
                 if job.stop_at_failure:
                     raise
-        samples = loader.load(wanted, stop_at_failure=job.stop_at_failure)
+        timed = self._counters.costs is not None
+        samples = loader.load(wanted, stop_at_failure=job.stop_at_failure, timed=timed)
         bad = [row for row, sample in enumerate(samples) if type(sample) is Failure]
         if not bad:
             return Made(order, order.ids, self._collate(wanted, samples))
@@ -134,7 +147,10 @@ class Inline:
         plan = layout.Layout(spec, count)
         leaves: list[Any] = plan.tensors(np.empty(plan.nbytes, dtype=np.uint8), count)
         images = leaves[0].numpy()
-        labels = self._loader.load(wanted, stop_at_failure=self._job.stop_at_failure, into=images)
+        timed = self._counters.costs is not None
+        labels = self._loader.load(
+            wanted, stop_at_failure=self._job.stop_at_failure, timed=timed, into=images
+        )
         bad = [row for row, label in enumerate(labels) if type(label) is Failure]
         ids = order.ids
         if bad:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,7 +18,9 @@ from torch.utils.data import default_collate, default_convert
 
 from rekindle import keys
 from rekindle.global_random import STREAMS, Stream
+from rekindle.run.failure import Failure
 from rekindle.run.native import is_native
+from rekindle.run.sample_costs import Cost, cost
 
 Result = TypeVar("Result")
 Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
@@ -50,13 +51,6 @@ def rows_of(turns: Turns, rows: slice) -> Turns:
     return turns if isinstance(turns, int) else turns[rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What stands in a sample's place if making it raised an exception."""
-
-    error: Exception
-
-
 class SampleLoader:
     """Loads samples, batches and collations of one data set, all as functions of their keys.
 
@@ -74,6 +68,7 @@ class SampleLoader:
     ) -> None:
         self.dataset = dataset
         self.seconds = 0.0  # spent in the data set since the caller last set it to zero
+        self.costs: list[Cost] = []  # of single samples, as far as they were timed; emptied by the caller
         self._alone = alone or (lambda _: nullcontext())
         self._watch = watch
         self._moving: tuple[Stream, ...] = ()
@@ -93,17 +88,23 @@ class SampleLoader:
         *,
         stop_at_failure: bool,
         careful: bool = False,
+        timed: bool = False,
         into: NDArray[Any] | None = None,
     ) -> list[Any]:
         """The wanted samples; a Failure in the place of each that raised (the last, if told to stop).
 
-        `careful` makes one sample after the other known to `watch` while it is made. With `into`, a native
-        data set writes each image to its row there, and what comes back are the labels.
+        `careful` makes one sample after the other known to `watch` while it is made; `timed` adds the cost of
+        each to `costs`. With `into`, a native data set writes each image to its row there, and what comes
+        back are the labels.
         """
         one, together = self._ways(wanted, into)
+        before = len(self.costs)
+        if timed:
+            one = self._timed(one, wanted.indices)
 
         def attempt(marks: dict[Stream, object]) -> list[Any]:
-            if not (self._moving or careful or not self._settled):
+            del self.costs[before:]
+            if not (self._moving or careful or timed or not self._settled):
                 try:
                     return together()
                 except MadeInVainError:
@@ -113,6 +114,20 @@ class SampleLoader:
             return self._one_by_one(wanted, one, marks, stop_at_failure, careful)
 
         return self._run(attempt)
+
+    def _timed(self, one: Callable[[int], Any], indices: list[Any]) -> Callable[[int], Any]:
+        def timed(row: int) -> Any:
+            started = time.perf_counter()
+            try:
+                sample = one(row)
+            except Exception as error:
+                self.costs.append(cost(self.dataset, indices[row], Failure(error), 0))
+                raise
+            seconds = time.perf_counter() - started
+            self.costs.append(cost(self.dataset, indices[row], sample, seconds))
+            return sample
+
+        return timed
 
     def _ways(
         self, wanted: Wanted, into: NDArray[Any] | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from rekindle.run.layout import Layout, Spec
+from rekindle.run.sample_costs import Cost
 from rekindle.run.told import ToldError
 
 Kind = Literal["rows", "batch", "stream"]
@@ -32,6 +33,7 @@ class Unit(NamedTuple):
     turns: int | list[int]
     slot: int | None
     careful: bool
+    timed: bool = False  # tell what each sample cost
 
 
 class Arrange(NamedTuple):
@@ -115,7 +117,7 @@ class Done(NamedTuple):
     `objects` are the columns of strings of "rows"; `sizes` tell what lies where in the slot of a "batch",
     `packed` is the batch itself if it is too small to be worth a slot. `mismatch` says that the samples do
     not fit the layout, `ended` that the worker's iterator is exhausted, `fresh` which samples
-    of a stream are no repeats.
+    of a stream are no repeats, `costs` what each sample of a unit cost that was to be timed.
     """
 
     ticket: int
@@ -129,6 +131,7 @@ class Done(NamedTuple):
     ended: bool = False
     fresh: list[bool] | None = None
     cancelled: bool = False
+    costs: tuple[Cost, ...] = ()
 
 
 class Ready(NamedTuple):

@@ -51,7 +51,7 @@ class Ticket:
     missing: int = 0  # rows at the end that a stream had no samples for
     fresh: list[bool] | None = None  # which samples of a stream are no repeats, if it has repeats
 
-    def unit(self, number: int, seed: int, worker_seed: int) -> Unit:
+    def unit(self, number: int, seed: int, worker_seed: int, timed: bool = False) -> Unit:
         """The message that has a part of this batch made."""
         part = self.parts[number]
         rows = slice(part.start, part.stop)
@@ -71,6 +71,7 @@ class Ticket:
             turns=_listed(self.order.turns, rows),
             slot=None if self.slot is None else self.slot.number,
             careful=part.deaths > 0,
+            timed=timed,
         )
 
     def bad_samples(self) -> list[BadSample]:

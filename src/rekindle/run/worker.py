@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from rekindle.reuse.echo_stream import take
 from rekindle.reuse.reused import Reused
 from rekindle.run import codec, layout
-from rekindle.run.load import DRAW_NOTHING, Failure, SampleLoader, Wanted, rows_of
+from rekindle.run.failure import Failure
+from rekindle.run.load import DRAW_NOTHING, SampleLoader, Wanted, rows_of
 from rekindle.run.messages import (
     Arrange,
     Begin,
@@ -32,6 +33,7 @@ from rekindle.run.messages import (
     Unit,
 )
 from rekindle.run.native import is_native
+from rekindle.run.sample_costs import Cost
 from rekindle.run.told import tell
 
 # A batch smaller than this goes through the pipe: cheaper than a slot.
@@ -182,7 +184,11 @@ class Worker:
         spent = Spent(samples, self._loader.seconds, self._collate, self._idle, self._nbytes)
         self._loader.seconds = self._collate = self._idle = 0.0
         self._nbytes = 0
-        self._channel.send(Done(unit.ticket, unit.part, spent, **result))
+        costs = tuple(self._loader.costs)
+        if unit.timed and not costs and samples:  # Made all at once: everyone has the same share of it.
+            costs = (Cost(spent.load_seconds / samples, -1),) * len(unit.indices)
+        self._loader.costs.clear()
+        self._channel.send(Done(unit.ticket, unit.part, spent, costs=costs, **result))
 
     # Rows: every sample straight to its place.
 
@@ -236,7 +242,11 @@ class Worker:
 
     def _load(self, wanted: Wanted, unit: Unit, into: NDArray[Any] | None = None) -> list[Any]:
         return self._loader.load(
-            wanted, stop_at_failure=self._job.stop_at_failure, careful=unit.careful, into=into
+            wanted,
+            stop_at_failure=self._job.stop_at_failure,
+            careful=unit.careful,
+            timed=unit.timed,
+            into=into,
         )
 
     def _describe(self, unit: Unit, samples: list[Any]) -> bool:
@@ -288,7 +298,7 @@ class Worker:
         wanted = _wanted(unit)
         errors: tuple[SampleError, ...] = ()
         if not job.batched:
-            made = loader.load(wanted, stop_at_failure=True, careful=unit.careful)
+            made = loader.load(wanted, stop_at_failure=True, careful=unit.careful, timed=unit.timed)
             errors, samples = self._errors(made, unit), made[0]
         elif (samples := self._load_together(wanted)) is None:
             made = self._load(wanted, unit)

@@ -43,6 +43,7 @@ class Report:
     replaced_workers: int
     bad_samples: list[BadSample]
     reuse: ReuseReport | None = None
+    importance: dict[str, Any] | None = None  # what the method that chooses samples says about itself
 
     @classmethod
     def of(
@@ -53,6 +54,7 @@ class Report:
         executor: str,
         bad_samples: list[BadSample],
         reuse: ReuseReport | None = None,
+        importance: dict[str, Any] | None = None,
     ) -> Report:
         """The report on what these counters say now."""
         return cls(
@@ -65,6 +67,7 @@ class Report:
             replaced_workers=counters.replaced_workers,
             bad_samples=list(bad_samples),
             reuse=reuse,
+            importance=importance,
         )
 
     @property
@@ -97,12 +100,13 @@ class Report:
                 {"epoch": bad.epoch, "id": bad.id, "reason": bad.reason} for bad in self.bad_samples
             ],
             "reuse": None if self.reuse is None else self.reuse.to_dict(),
+            "importance": self.importance,
         }
 
     def to_html(self, path: str | Path) -> None:
         """Write the report as a page that needs nothing else."""
         Path(path).write_text(
-            _page(self._summary(), self._rows(), self._reuse_lines(), self.bad_samples), encoding="utf-8"
+            _page(self._summary(), self._rows(), self._lines(), self.bad_samples), encoding="utf-8"
         )
 
     def __str__(self) -> str:
@@ -114,7 +118,7 @@ class Report:
             table.add_row(*row)
         console = Console(file=io.StringIO(), width=100)
         console.print(table)
-        for line in self._reuse_lines():
+        for line in self._lines():
             console.print(line, markup=False, highlight=False)
         for bad in self.bad_samples:
             console.print(f"bad sample {bad.id} in epoch {bad.epoch}: {bad.reason}", markup=False)
@@ -133,8 +137,10 @@ class Report:
             parts.append(f"{len(self.bad_samples)} bad samples")
         return " · ".join(parts)
 
-    def _reuse_lines(self) -> list[str]:
-        return [] if self.reuse is None else self.reuse.lines()
+    def _lines(self) -> list[str]:
+        """What there is to say beside the table."""
+        lines = [] if self.reuse is None else self.reuse.lines()
+        return lines if self.importance is None else [*lines, _told(self.importance)]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         return [
@@ -148,6 +154,10 @@ class Report:
         ]
 
 
+def _told(importance: dict[str, Any]) -> str:
+    return "importance: " + ", ".join(f"{name} {value}" for name, value in importance.items())
+
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 56rem; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
@@ -156,16 +166,16 @@ th:first-child, td:first-child { text-align: left; }
 """
 
 
-def _page(summary: str, rows: list[tuple[str, str, str, str]], reuse: list[str], bad: list[BadSample]) -> str:
+def _page(summary: str, rows: list[tuple[str, str, str, str]], lines: list[str], bad: list[BadSample]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("stage", "calls", "seconds", "MB"))
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     found = "".join(f"<li>sample {one.id}, epoch {one.epoch}: {html.escape(one.reason)}</li>" for one in bad)
-    reused = "".join(f"<p>{html.escape(line)}</p>" for line in reuse)
+    more = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     listed = f"<h2>Bad samples</h2><ul>{found}</ul>" if bad else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Rekindle report</title>"
         f"<style>{_STYLE}</style></head><body><h1>Rekindle report</h1><p>{html.escape(summary)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{reused}{listed}</body></html>\n"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}{listed}</body></html>\n"
     )

@@ -1,0 +1,48 @@
+"""Active Bias: samples about which the model keeps changing its mind count for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rekindle.choose.importance.method import Planned, check_whole
+from rekindle.choose.scores import Scores
+from rekindle.errors import ArgumentError
+
+
+@dataclass
+class ActiveBias:
+    """Weights every sample by how much the probability of its right class has varied so far.
+
+    Chang, Learned-Miller, McCallum: "Active Bias: Training More Accurate Neural Networks by Emphasizing High
+    Variance Samples", NIPS'17 (SGD-WPV). The weight is sqrt(Var + Var² / (n − 1)) + ε over the n epochs in
+    which the sample was measured, scaled to a mean of 1 in each batch.
+
+    Args:
+        warmup: For how many epochs all weights are 1 (a variance takes at least two).
+        smoothness: ε, as a multiple of the mean of the first term over all samples: the paper's is 1.
+
+    Weakness: it leaves nothing out, so it saves no time; it needs some epochs to know variances.
+
+    """
+
+    warmup: int = 3
+    smoothness: float = 1.0
+    even_batches = True
+
+    def __post_init__(self) -> None:
+        check_whole("warmup", self.warmup, 0)
+        if not (isinstance(self.smoothness, int | float) and self.smoothness >= 0):
+            raise ArgumentError(f"smoothness is a number from 0 on, but got {self.smoothness!r}")
+
+    def plan(self, epoch: int, scores: Scores) -> Planned:
+        """All samples, weighted."""
+        ids, measured = np.arange(len(scores)), scores.count >= 2
+        if epoch < self.warmup or not measured.any():
+            return ids, None
+        variance = scores.variance
+        spread = np.sqrt(variance + variance**2 / np.maximum(scores.count - 1, 1))
+        mean = spread[measured].mean()
+        weights = np.where(measured, spread, mean) + self.smoothness * mean
+        return ids, weights / weights.mean() if mean > 0 else None

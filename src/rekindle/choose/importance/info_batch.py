@@ -1,0 +1,56 @@
+"""InfoBatch: leave out some of what is learnt already, and count the rest of it for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rekindle.choose.importance.draws import share_of
+from rekindle.choose.importance.method import Planned, check_share, check_whole
+from rekindle.choose.scores import Scores
+
+
+@dataclass
+class InfoBatch:
+    """Leaves out a random share of the samples whose last loss is below the mean, without bias.
+
+    Qin et al.: "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR'24. Those of
+    them that are kept get the weight (how many there are) / (how many are kept), so every sample counts for 1
+    on average, exactly, also where the share is no whole number of samples. Samples that were never measured
+    are always kept.
+
+    Args:
+        epochs: How many epochs the training has.
+        ratio: The share that is left out of the samples below the mean (ρ).
+        anneal: The share of the epochs, at the end, in which nothing is left out. If that is no whole number
+            of epochs, the one in which it begins leaves out in proportion.
+
+    Weakness: what it saves depends on the losses' distribution and not on a budget; the weights make steps
+    larger, so a learning rate at the edge of stability has to be lowered.
+
+    """
+
+    epochs: int
+    ratio: float = 0.5
+    anneal: float = 0.125
+
+    def __post_init__(self) -> None:
+        check_whole("epochs", self.epochs, 1)
+        check_share("ratio", self.ratio, zero=True)
+        check_share("anneal", self.anneal, zero=True)
+
+    def plan(self, epoch: int, scores: Scores) -> Planned:
+        """All samples at or above the mean loss, and some of those below it."""
+        # The part of this epoch that comes before the annealing.
+        pruned = min(1.0, max(0.0, self.epochs * (1 - self.anneal) - epoch))
+        learnt = np.flatnonzero(scores.known & (scores.loss < scores.mean_loss))
+        kept = max(1, len(learnt) - share_of(len(learnt), self.ratio * pruned))
+        weights = np.ones(len(scores))
+        if not len(learnt) or kept == len(learnt):
+            return np.arange(len(scores)), weights
+        order = np.argsort(scores.uniforms(epoch)[learnt], kind="stable")
+        weights[learnt] = len(learnt) / kept
+        chosen = np.ones(len(scores), dtype=bool)
+        chosen[learnt[order[kept:]]] = False
+        return np.flatnonzero(chosen), weights[chosen]

@@ -1,0 +1,64 @@
+"""Online batch selection: draw by the rank of the last loss, at first eagerly, in the end evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rekindle.choose.importance.draws import lowest, share_of, systematic
+from rekindle.choose.importance.method import Planned, check_share, check_whole
+from rekindle.choose.scores import Scores
+from rekindle.errors import ArgumentError
+
+
+@dataclass
+class OnlineBatchSelection:
+    """Draws samples with a probability that falls exponentially with the rank of their last loss.
+
+    Loshchilov, Hutter: "Online Batch Selection for Faster Training of Neural Networks", 2015. Of N samples,
+    the i-th hardest is drawn in proportion to exp(−i · ln(s) / N): the first is s times as likely as the
+    last. s goes from `pressure` to `final_pressure` in even ratios over the epochs. The paper re-ranks within
+    an epoch; here the losses of the last one count for all of the next.
+
+    Args:
+        epochs: How many epochs the training has.
+        pressure: s in the first epoch.
+        final_pressure: s in the last epoch.
+        keep: How many samples an epoch has, as a share of all: at 1, as many as there are; hard ones several
+            times, easy ones not at all.
+        correct: Whether to give samples the weight 1 / (how often each is drawn on average).
+
+    Weakness: like all that prefer high losses, it dwells on wrong labels; by itself it saves no time.
+
+    """
+
+    epochs: int
+    pressure: float = 100.0
+    final_pressure: float = 1.0
+    keep: float = 1.0
+    correct: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("epochs", self.epochs, 1)
+        check_share("keep", self.keep, above_one=True)
+        for name in ("pressure", "final_pressure"):
+            if not (isinstance(getattr(self, name), int | float) and getattr(self, name) >= 1):
+                raise ArgumentError(f"{name} is a ratio of chances from 1 on, got {getattr(self, name)!r}")
+
+    def plan(self, epoch: int, scores: Scores) -> Planned:
+        """Samples drawn by rank, some of them several times."""
+        size = len(scores)
+        count = max(1, share_of(size, self.keep))
+        rank = np.zeros(size)
+        if scores.known.any():
+            hardest_first = -np.where(scores.known, scores.loss, np.inf)
+            rank[lowest(hardest_first, size, scores.uniforms(epoch))] = np.arange(size)
+        done = min(1.0, epoch / max(1, self.epochs - 1))
+        pressure = self.pressure ** (1 - done) * self.final_pressure**done
+        chances = np.exp(-rank * np.log(pressure) / size)
+        expected = chances * (count / chances.sum())
+        offset = float(scores.uniforms(epoch, draw=2)[0])
+        counts = systematic(expected, scores.permutation(epoch, draw=1), offset)
+        ids = np.repeat(np.arange(size), counts)
+        return ids, 1 / expected[ids] if self.correct else None

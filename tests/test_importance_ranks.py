@@ -1,0 +1,116 @@
+"""Several ranks: all end with the same scores and plans, and share the samples evenly."""
+
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+import rekindle as rk
+from rekindle.choose import Choice
+
+SIZE, EPOCHS, WORLD = 51, 4, 2
+LOSSES = torch.rand(SIZE, generator=torch.Generator().manual_seed(1)) * 3
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return index
+
+
+def make_loader(method):
+    return rk.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=9, importance=method)
+
+
+def methods():
+    buckets = rk.Buckets(warmup=1, rate=0.1, confidence=0, patience=2)
+    return {"Buckets": buckets, "InfoBatch": rk.InfoBatch(epochs=EPOCHS)}
+
+
+def train(loader, rank=0):
+    """Ids and weights of each epoch's samples; ranks tell about different numbers of their batches."""
+    epochs = []
+    for _ in range(EPOCHS):
+        seen = []
+        for rows in loader:
+            seen.append((rows.tolist(), loader.batch.weights.tolist()))
+            if rank == 0 or loader.batch.step != 1:
+                loader.feedback(LOSSES[rows] / (1 + loader.batch.epoch), ids=rows if rank else None)
+        epochs.append(seen)
+    return epochs
+
+
+def run_rank(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
+    try:
+        found = {}
+        with pytest.raises(rk.ArgumentError, match="same seed"):
+            rk.DataLoader(Numbers(), importance=rk.Buckets())
+        for name, method in methods().items():
+            loader = make_loader(method)
+            if rank == 0:  # A progress bar, say: asking for the length must not wait for other ranks.
+                assert len(loader) == 7
+            epochs = train(loader, rank)
+            scores = loader._adaptive.scores
+            arrays = {field: torch.from_numpy(getattr(scores, field)) for field in ("loss", "epoch", "count")}
+            resumed = make_loader(method)
+            resumed.load_state_dict(loader.state_dict())
+            again = []
+            for rows in resumed:
+                again.append(rows.tolist())
+                resumed.feedback(LOSSES[rows])
+            found[name] = {"epochs": epochs, "next": again, "seconds": scores.work_seconds, **arrays}
+        torch.save(found, f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(run_rank, (folder,), nprocs=WORLD)
+        return [torch.load(f"{folder}/{rank}.pt") for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", methods())
+def test_all_ranks_end_with_the_same_scores(ranks, name):
+    first, second = (rank[name] for rank in ranks)
+    for field in ("loss", "epoch", "count"):
+        assert torch.equal(first[field].nan_to_num(-1), second[field].nan_to_num(-1))
+    assert first["seconds"] == second["seconds"]
+    # What rank 1 kept to itself in the first epoch was told later, or never.
+    assert (first["epoch"] >= 0).sum() > SIZE - 8
+
+
+@pytest.mark.parametrize("name", methods())
+def test_ranks_have_the_same_number_of_batches_and_share_the_samples(ranks, name):
+    for epoch in range(EPOCHS):
+        shares = [rank[name]["epochs"][epoch] for rank in ranks]
+        assert [len(ids) for ids, _ in shares[0]] == [len(ids) for ids, _ in shares[1]]
+        ids = [index for share in shares for batch, _ in share for index in batch]
+        weights = [weight for share in shares for _, batch in share for weight in batch]
+        assert len(ids) - len(set(ids)) <= WORLD - 1
+        if epoch == 0:
+            assert set(ids) == set(range(SIZE))
+        if name == "InfoBatch":
+            assert sum(weights) == pytest.approx(SIZE, rel=1e-5)
+    first, second = (rank[name]["next"] for rank in ranks)
+    assert len(first) == len(second)
+    assert (
+        len({index for batch in first for index in batch} & {index for batch in second for index in batch})
+        <= 1
+    )
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7, 64])
+def test_samples_added_to_share_evenly_leave_every_samples_weight_as_it_was(world):
+    ids, weights = np.arange(10, 30, dtype=np.int64), np.linspace(1, 3, 20).astype(np.float32)
+    shared = Choice(ids, weights, np.zeros(20, np.int64), world=world).shared_evenly(seed=1, epoch=2)
+    assert len(shared.ids) % world == 0
+    assert len(shared.ids) - 20 < world
+    assert np.bincount(shared.ids - 10, shared.weights) == pytest.approx(weights)
