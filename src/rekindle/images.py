@@ -304,10 +304,6 @@ class ImageDataset(_Native):
         """The same images with another transform."""
         return ImageDataset(self.source, transform, pixel_limit=self._pixel_limit)
 
-    def sample_nbytes(self, index: int) -> int:
-        """How much is read for a sample."""
-        return self.source.nbytes(self._check(index))
-
     def located(self, error: DecodeError, index: int) -> DecodeError:
         """The error with the name of the file."""
         return DecodeError(f"{self.source.path(index)!r} (sample {index}): {error}")

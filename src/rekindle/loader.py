@@ -18,7 +18,6 @@ from rekindle.choose import (
     Orders,
     PlannedSampler,
     SamplerOrders,
-    between_epochs,
     planned_epochs,
     stream_orders,
 )
@@ -30,7 +29,7 @@ from rekindle.placement import Placement
 from rekindle.reuse import Echo, Refurbish
 from rekindle.run import BadSamples, OnError, Work, start
 from rekindle.run.tickets import Filled, Made
-from rekindle.seeding import draw_seed, stream_seed, worker_seed
+from rekindle.seeding import before_an_epoch, draw_seed, stream_seed, worker_seed
 from rekindle.ship import BatchInfo
 from rekindle.ship.echo import EchoedBatches
 from rekindle.state import Position
@@ -61,8 +60,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             set leaves to the device (`rekindle.open(…, place=…)`). None leaves batches on the CPU.
         batch_transform: Steps on whole batches of (images, labels), run where the batches end up: MixUp,
             CutMix, Normalize, ConvertImageDtype of `rekindle.transforms`; one or a list.
-        importance: Which samples an epoch has, and at what weight: `Buckets()`, `InfoBatch(epochs=…)`, or any
-            other method, one of your own included (see `rekindle.Method`). It learns from `feedback`.
+        importance: Which samples an epoch has, and at what weight: `Buckets()`, … or your own `Method`.
 
     >>> loader = DataLoader(range(6), batch_size=4)
     >>> [batch.tolist() for batch in loader]
@@ -179,8 +177,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
         Args:
             losses: One a sample, unweighted (of more dimensions, their mean counts), on any device.
-            logits: Of the shape (samples, classes): tells also whether a sample was right, and by how much.
-            targets: The right classes, to go with `logits`.
+            logits: (samples, classes), with `targets`: tell also whether a sample was right, and by how much.
+            targets: The right classes.
             ids: Which samples are meant, if not those of the batch just yielded. Without, a batch may be
                 reported in pieces, in order, as gradient accumulation has them.
 
@@ -234,21 +232,13 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
         position = self._progress.position
         if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
-            position = self._between_epochs(position)
+            position = before_an_epoch(position, self._order, self._index_sampler, self.generator)
         found = self._bad_samples.found
-        found = found[: len(found) - self._progress.unseen_bad]
-        saved = state.save(self._identity(), position, found)
+        seen = found[: len(found) - self._progress.unseen_bad]
+        saved = state.save(self._identity(), position, seen)
         if self._adaptive is not None:
             saved["importance_state"] = adaptive_state.save(self._adaptive)
         return saved
-
-    def _between_epochs(self, position: Position) -> Position:
-        if self._order == "sampler" and position.sampler_state is None:
-            resume = between_epochs(self._index_sampler, self.generator, ended=position.epoch > 0)
-            return Position(position.epoch, sampler_state=resume)
-        if self._order == "stream" and position.stream is None and self.generator is not None:
-            return Position(position.epoch, stream={"made": None, "generator": self.generator.get_state()})
-        return position
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on where another loader stood: the next pass gives the rest of its epoch.
@@ -453,9 +443,3 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._reuse = Reuse(self.dataset, self.reuse, self.final_transform, self.memory, self.seed)
         weakref.finalize(self, self._parked.close)
         weakref.finalize(self, self._reuse.close)
-
-
-@lru_cache(maxsize=8)
-def _worker_seed(seed: int, epoch: int) -> int:
-    """What workers are seeded with in an epoch, in place of the number that torch would draw."""
-    return int(keys.seeds(seed, 0, epoch, keys.Step.STREAM)[0] >> np.uint64(1))

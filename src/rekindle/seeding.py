@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from rekindle import keys
+from rekindle.choose import between_epochs
 from rekindle.state import Position
 
 
@@ -42,3 +44,15 @@ def stream_seed(position: Position, seed: int, workers: int, generator: torch.Ge
             "generator": None if generator is None else generator.get_state(),
         }
     return int(position.stream["base_seed"])
+
+
+def before_an_epoch(
+    position: Position, order: str, sampler: Any, generator: torch.Generator | None
+) -> Position:
+    """The position between two epochs, with what the next one will draw from."""
+    if order == "sampler" and position.sampler_state is None:
+        resume = between_epochs(sampler, generator, ended=position.epoch > 0)
+        return Position(position.epoch, sampler_state=resume)
+    if order == "stream" and position.stream is None and generator is not None:
+        return Position(position.epoch, stream={"made": None, "generator": generator.get_state()})
+    return position

@@ -19,10 +19,11 @@ class Cost(NamedTuple):
 
 
 def cost(dataset: Any, index: Any, sample: Any, seconds: float) -> Cost:
-    """What a sample took. A data set with `sample_nbytes(index)` says itself how much it reads."""
+    """What a sample took. A data set with `sample_nbytes(index)`, or a source, says how much it reads."""
     if type(sample) is Failure:
         return Cost(math.nan, -1)
-    tell = getattr(dataset, "sample_nbytes", None)
+    source = getattr(dataset, "source", None)
+    tell = getattr(dataset, "sample_nbytes", None) or getattr(source, "nbytes", None)
     return Cost(seconds, _nbytes(sample) if tell is None else int(tell(index)))
 
 
