@@ -6,7 +6,7 @@ Method: 5,000 images of a folder of IDX files (Fashion-MNIST, say) behind a sour
 every fifth sample takes 20 times as long as the others, whatever is in it. The same small CNN as in
 `benchmarks.importance` is trained with all samples, with buckets that look at the model only
 (`bottleneck="cpu"`) and with buckets that find out by themselves that loading is the bottleneck (`"auto"`);
-eight threads load. Methods take turns, seed after seed.
+eight workers load. Methods take turns, seed after seed.
 
     python -m benchmarks.importance_io --data FOLDER-OF-IDX-FILES
 
@@ -35,14 +35,12 @@ import rekindle as rk
 from benchmarks.importance import BATCH_SIZE, RATE, accuracy, datasets, network
 from benchmarks.importance_data import read
 
-SAMPLES, EPOCHS, THREADS = 5_000, 12, 8
+SAMPLES, EPOCHS, WORKERS = 5_000, 10, 8
 QUICK, SLOW = 0.001, 0.02  # seconds a sample
 
 
 class Latent(Dataset[Any]):
     """Samples in memory that take as long as if they came from somewhere else."""
-
-    releases_gil = True
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -69,7 +67,7 @@ def run(method: Any, train: Any, test: Any, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     model = network((28, 28, 1))
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, weight_decay=5e-4)
-    loader = rk.DataLoader(train, BATCH_SIZE, shuffle=True, seed=seed, num_workers=THREADS, importance=method)
+    loader = rk.DataLoader(train, BATCH_SIZE, shuffle=True, seed=seed, num_workers=WORKERS, importance=method)
     started, samples = time.perf_counter(), 0
     for epoch in range(EPOCHS):
         optimizer.param_groups[0]["lr"] = RATE * (1 - epoch / EPOCHS)
