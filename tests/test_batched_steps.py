@@ -60,7 +60,7 @@ STEPS: list[tuple[Step, tuple[float, float]]] = [
     (T.ColorJitter(), EXACT),
     (T.RandomGrayscale(0.5), EXACT),
     (T.GaussianBlur(5), ROUNDED),
-    (T.GaussianBlur((23, 9), (0.1, 5.0)), ROUNDED),
+    (T.GaussianBlur((23, 9), (0.1, 5.0)), RESIZED),
     (T.Sharpness(1.9), ROUNDED),
     (T.Sharpness(0.1), ROUNDED),
     (T.RandomAdjustSharpness(2.0), ROUNDED),

@@ -150,7 +150,7 @@ class Draws:
 
 
 def _wanted(indices):
-    return Wanted(1, 0, 0, list(indices), list(indices), 0)
+    return Wanted(1, 0, 0, list(indices), list(indices), 0, 0)
 
 
 def test_a_sample_is_the_same_whenever_it_turns_out_that_the_data_set_draws():

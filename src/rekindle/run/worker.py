@@ -67,7 +67,8 @@ class Job:
     @property
     def draws(self) -> bool:
         """Whether the data set may draw from the global generators."""
-        return not (self.native and getattr(self.dataset, "draws_nothing", False))
+        foreign = self.reused is not None and not self.reused.native
+        return foreign or not getattr(self.dataset, "draws_nothing", False)
 
 
 class Channel(Protocol):
