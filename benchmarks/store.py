@@ -130,11 +130,10 @@ def _disk(rounds: int, images: np.ndarray[Any, Any], order: list[int]) -> list[C
 
         pread = _a_second(lambda index: os.pread(*ranges[index]), order)
         get = _a_second(lambda index: store.get(index, 0), order)
-        peek = _a_second(lambda index: store.peek(index, 0), order)
-        from_disk = alternate({"pread": emptied(pread), "get": emptied(get), "peek": emptied(peek)}, rounds)
-        bars = {"peek": [Bar("≥", 0.8)]}
+        from_disk = alternate({"pread": emptied(pread), "get": emptied(get)}, rounds)
+        bars = {"get": [Bar("≥", 0.8)]}
         comparisons.append(compare("150 kB images from disk", "samples/s", from_disk, bars))
-        cached = alternate({"pread": pread, "get": get, "peek": peek}, rounds)
+        cached = alternate({"pread": pread, "get": get}, rounds)
         comparisons.append(compare("150 kB images from the system's cache", "samples/s", cached, {}))
         for fd in files.values():
             os.close(fd)

@@ -75,22 +75,20 @@ class DiskTier:
             with suppress(OSError):
                 os.close(inherited)
 
-    def get(self, index: int, generation: int, scratch: bool = False) -> NDArray[np.uint8] | None:
-        """An entry's bytes, checked, in memory of their own or this thread's `scratch`; None for a miss."""
+    def get(self, index: int, generation: int) -> NDArray[np.uint8] | None:
+        """An entry's bytes, in memory of their own, checked; None for a miss."""
         found = self.directory.find(index, generation)
         if found is None:
             return None
         place, stamp = found
-        return self._read(index, generation, place, stamp, scratch)
+        return self._read(index, generation, place, stamp)
 
-    def _read(
-        self, index: int, generation: int, place: Place, stamp: int, scratch: bool = False
-    ) -> NDArray[np.uint8] | None:
+    def _read(self, index: int, generation: int, place: Place, stamp: int) -> NDArray[np.uint8] | None:
         number, start, length = place
         why = "they are damaged"
         try:
             file = self._readers.get(number) or self._open_reader(number)
-            content = segments.read(file.fd, start, index, generation, length, scratch)
+            content = segments.read(file.fd, start, index, generation, length)
         except OSError as error:
             content, why = None, str(error)
         if content is None and self.directory.stamp(index) == stamp:

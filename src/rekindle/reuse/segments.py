@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import threading
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ _PARTS_AT_ONCE = 500  # fewer than the system takes in one call
 _NO_BYTES = bytes(ALIGNMENT)
 SNAPSHOT = "index.snapshot"
 _LARGEST = 1 << 40
-
-_scratch = threading.local()
 
 Rows = NDArray[np.int64]  # columns: sample, generation, segment, start, length
 
@@ -86,15 +83,9 @@ def append(fd: int, start: int, index: int, generation: int, record: Record) -> 
     return start + written
 
 
-def read(
-    fd: int, start: int, index: int, generation: int, length: int, scratch: bool = False
-) -> NDArray[np.uint8] | None:
-    """A record's value; None if what lies there is not that record, or not whole. OSError.
-
-    With `scratch`, it lies in memory that this thread uses again for the next one: fresh memory comes page by
-    page, which takes as long as reading.
-    """
-    memory = _scratch_memory(HEADER + length) if scratch else np.empty(HEADER + length, dtype=np.uint8)
+def read(fd: int, start: int, index: int, generation: int, length: int) -> NDArray[np.uint8] | None:
+    """A record's value; None if what lies there is not that record, or not whole. OSError."""
+    memory = np.empty(HEADER + length, dtype=np.uint8)
     content = memory.data
     if os.preadv(fd, [content], start) != HEADER + length:
         return None
@@ -103,13 +94,6 @@ def read(
         return None
     # XXH3 is the quickest checksum there is for this: a tenth of the time that zlib's takes.
     return memory[HEADER:] if xxhash.xxh3_64_intdigest(content[HEADER:]) == its_sum else None
-
-
-def _scratch_memory(nbytes: int) -> NDArray[np.uint8]:
-    memory: NDArray[np.uint8] | None = getattr(_scratch, "memory", None)
-    if memory is None or memory.nbytes < nbytes:
-        memory = _scratch.memory = np.empty(nbytes + nbytes // 4, dtype=np.uint8)
-    return memory[:nbytes]
 
 
 def scan(path: Path, number: int, start: int = 0) -> Rows:

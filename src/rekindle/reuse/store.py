@@ -48,7 +48,6 @@ class StoreStats:
 class Peek:
     """An entry's value where it lies: arrays are views that are good until it is overwritten.
 
-    From disk, it lies in memory that the next `peek` of the same thread uses again.
     Read them, never write to them, then ask `still_there`: if not, what was read is worth nothing. Chosen
     over reading into a buffer because it serves both: a kernel works straight from the cache, and who wants
     a copy makes one.
@@ -144,7 +143,7 @@ class Store:
         """The value without a copy, for who only reads it: see `Peek`; None for a miss."""
         found = self._memory.find(index, generation)
         if found is None:
-            value = self._from_disk(index, generation, scratch=True)
+            value = self._from_disk(index, generation)
             return None if value is None else Peek(value)
         view, stamp = found
         value = self._unpack(view, index, stamp)
@@ -164,8 +163,8 @@ class Store:
         self._tally.add(HITS)
         return value
 
-    def _from_disk(self, index: int, generation: int, scratch: bool = False) -> Any:
-        record = None if self._disk is None else self._disk.get(index, generation, scratch)
+    def _from_disk(self, index: int, generation: int) -> Any:
+        record = None if self._disk is None else self._disk.get(index, generation)
         if record is not None:
             try:
                 value = self.codec.unpack(record)
