@@ -20,7 +20,7 @@ SIZE, BATCH = 20, 6
 STEPS = [T.RandomResizedCrop(40), T.RandomHorizontalFlip(), T.ToTensor()]
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "2 threads": {"num_workers": 2},
+    "2 threads": {"num_workers": 2, "executor": "threads"},
     "2 processes": {"num_workers": 2, "executor": "processes"},
 }
 AFTER = ["read", "decode", "augment", "batch", "RandomResizedCrop"]

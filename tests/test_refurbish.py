@@ -27,7 +27,7 @@ SIZE, BATCH = 26, 6
 STEPS = [T.RandomResizedCrop(40), T.RandAugment(2, 9), T.RandomHorizontalFlip(), T.ToTensor()]
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "2 threads": {"num_workers": 2},
+    "2 threads": {"num_workers": 2, "executor": "threads"},
     "2 processes": {"num_workers": 2, "executor": "processes"},
     "2 spawned": {"num_workers": 2, "executor": "processes", "multiprocessing_context": "spawn"},
 }

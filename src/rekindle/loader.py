@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -48,7 +47,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         seed: What all randomness follows from: the order, and what transforms draw. `None` draws one from
             torch's generator, so `torch.manual_seed` makes a run repeatable. Kept in the state.
         executor: "processes", "threads", or "auto": threads for data sets that release Python's lock (they
-            say so with an attribute `releases_gil = True`), processes for all others.
+            say so with an attribute `releases_gil = True`) if nothing is reused, processes otherwise.
         on_error: What to do with a sample that raises an exception: "raise" it, "skip" the sample, or
             "substitute" another one of the same epoch.
         error_budget: The share of an epoch's samples that may be bad before loading stops with an error.
@@ -294,7 +293,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return iterator
 
     def _start_runner(self, base_seed: int) -> Any:
-        runner = start(replace(self._work(base_seed), reused=self._reuse.reused()))
+        self._reuse.prepare()
+        runner = start(self._work(base_seed))
         if isinstance(self.reuse, Echo) and self.reuse.after == "batch":
             return EchoedBatches(runner, self.reuse.factor, self.reuse.shuffle, self.seed)
         return runner
@@ -390,6 +390,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             base_seed=base_seed,
             bad_samples=self._bad_samples,
             counters=self._counters,
+            reused=self._reuse.reused,
         )
 
     def _identity(self) -> dict[str, Any]:

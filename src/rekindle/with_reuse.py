@@ -62,7 +62,7 @@ class Reuse:
         self._native = is_native(dataset) and final_transform is None
         self.layers: list[Layer] = layers_of(dataset) if final_transform is None else []
         self.place: int | None = None if asked is None else self._place_asked_for(asked)
-        self._reused: Reused | None = None
+        self.reused: Reused | None = None
         self._looked_like: object = None
         self._refresh: Refresh | None = None
         self._costs: NDArray[np.float32] | None = None
@@ -116,17 +116,16 @@ class Reuse:
 
     # What workers get.
 
-    def reused(self) -> Reused | None:
-        """The data set in two parts, and the cache; anew if the data set was changed."""
+    def prepare(self) -> None:
+        """Cut the data set and make the cache, if that is to be done; anew if the data set was changed."""
         nothing_to_do = self.asked is None and self._final_transform is None
         if nothing_to_do or isinstance(self.dataset, IterableDataset):
-            return None
+            return
         looks_like = fingerprint(self.dataset)
-        if self._reused is None or looks_like != self._looked_like:
+        if self.reused is None or looks_like != self._looked_like:
             self.close()
             self._looked_like = looks_like
-            self._reused = self._made()
-        return self._reused
+            self.reused = self._made()
 
     def _made(self) -> Reused | None:
         if self.asked is None:
@@ -322,13 +321,13 @@ class Reuse:
 
     @property
     def store(self) -> Store | None:
-        return None if self._reused is None else self._reused.store
+        return None if self.reused is None else self.reused.store
 
     def close(self) -> None:
         """Let go of the cache in memory."""
-        if self._reused is not None and self._reused.store is not None:
-            self._reused.store.close()
-        self._reused = None
+        if self.reused is not None and self.reused.store is not None:
+            self.reused.store.close()
+        self.reused = None
 
 
 def check(reuse: Any, final_transform: Any, order: str) -> None:
