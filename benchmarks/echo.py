@@ -3,7 +3,7 @@
 Question: Does the time of an echoed epoch follow max(t_up, e · t_down)?
 
 Method: a source that sleeps 40 ms for every batch of 8, one worker, and an accelerator that sleeps 20 ms for
-every step: R = t_up / t_down = 2. Epochs of 25 batches, each repeated e times, after the samples are read.
+every step: R = t_up / t_down = 2. Epochs of 60 batches, each repeated e times, after the samples are read.
 Predicted: for each batch that is read, the longer of reading it and of training on its repeats.
 
     python -m benchmarks echo
@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from benchmarks.alternate import alternate
 from benchmarks.answer import Bar, Comparison, compare
 
-BATCH_SIZE, BATCHES = 8, 25
+BATCH_SIZE, BATCHES = 8, 60
 UP, DOWN = 0.040, 0.020  # seconds a batch
 FACTORS = (1, 1.5, 2, 3, 4)
 
