@@ -439,6 +439,25 @@ def test_bad_samples_are_passed_over(root: Path, tmp_path: Path) -> None:
         epochs(load(rk.open(tmp_path, transform=STEPS)), 1)
 
 
+@pytest.mark.parametrize("split", ["auto", 2])
+def test_bad_samples_hold_up_neither_the_choice_of_the_cut_nor_the_plan(
+    root: Path, tmp_path: Path, split: Any
+) -> None:
+    """Half of the files are broken or gone, so some of those that are measured are, too."""
+    for number, path in enumerate(sorted(root.rglob("*.jpg"))):
+        target = tmp_path / path.relative_to(root)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(path.read_bytes()[:300] if number % 4 == 0 else path.read_bytes())
+    dataset = rk.open(tmp_path, transform=STEPS)
+    gone = [path for path, _ in dataset.samples[1::4]]
+    for path in gone:
+        os.unlink(path)
+    reuse = rk.Refurbish(factor=3, split=split)
+    loader = load(dataset, reuse=reuse, on_error="skip", error_budget=1)
+    ids = {id_ for _ in loader for id_ in loader.batch.ids.tolist()}
+    assert ids == {number for number in range(SIZE) if number % 4 > 1}
+
+
 def test_a_data_set_that_is_changed_between_epochs_is_not_taken_from_the_cache() -> None:
     class Scaled(Words):
         factor = 1

@@ -18,7 +18,7 @@ from rekindle.choose.echo import length
 from rekindle.errors import ArgumentError
 from rekindle.global_random import STREAMS
 from rekindle.reuse import Echo, Refurbish, Reused, Store
-from rekindle.reuse.choice import choose_cut, known_outcomes
+from rekindle.reuse.choice import choose_cut, known_outcomes, parts_that_can_be_made
 from rekindle.reuse.codecs import find_codec
 from rekindle.reuse.cuts import (
     BEFORE_DECODING,
@@ -169,7 +169,7 @@ class Reuse:
             return
         some = keys.permutation(size, self.seed, 0)[:_LARGEST_OF].tolist()
         with generators_kept(STREAMS):
-            largest = max(store.nbytes_of(_made_once(cut, index)) for index in some)
+            largest = max(map(store.nbytes_of, parts_that_can_be_made(cut, some).values()), default=0)
         fit = capacity // max(largest, 1)
         if fit >= size:
             return
@@ -229,11 +229,9 @@ class Reuse:
 
     def costs(self) -> NDArray[np.float32] | None:
         """What each sample is predicted to cost, from the length of its file; None if that is not known."""
-        lengths = getattr(self.dataset, "encoded_lengths", lambda: None)()
-        if lengths is None:
-            return None
-        if self._costs is None or len(self._costs) != len(lengths):
-            self._costs = (np.asarray(lengths) + _FIXED_COST).astype(np.float32)
+        if self._costs is None or len(self._costs) != len(self.dataset):
+            lengths = getattr(self.dataset, "encoded_lengths", lambda: None)()
+            self._costs = None if lengths is None else (lengths + _FIXED_COST).astype(np.float32)
         return self._costs
 
     def delivered(self, order: BatchOrder) -> None:
@@ -362,9 +360,3 @@ def _last_random(layers: list[Layer]) -> int:
         if outcomes is None or outcomes > 1:
             return place
     return len(layers) - 1
-
-
-def _made_once(cut: Cut, index: int) -> Any:
-    if isinstance(cut, NativeCut):
-        return cut.partial(index, keys.uniforms(0, [index], count=cut.early)[0])
-    return cut.partial(index)

@@ -89,8 +89,8 @@ class Folder:
         return int(self._targets[index])
 
     def lengths(self) -> NDArray[np.int64]:
-        """How many bytes each sample's file has: one look at each, when it is asked for."""
-        sizes = (os.stat(self._prefix + self._files[index]).st_size for index in range(len(self)))
+        """How many bytes each sample's file has, 0 if it is gone: one look at each, when it is asked for."""
+        sizes = (_size(self._prefix + self._files[index]) for index in range(len(self)))
         return np.fromiter(sizes, dtype=np.int64, count=len(self))
 
     @property
@@ -103,6 +103,13 @@ class Folder:
     def samples(self) -> list[tuple[str, int]]:
         """Path and class number of each sample."""
         return [(self.path(index), target) for index, target in enumerate(self.targets)]
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # Whoever reads the sample is told.
+        return 0
 
 
 def _beside(root: Path, labels: str | os.PathLike[str]) -> Path:

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +50,8 @@ def choose_cut(
     seed: int,
 ) -> Candidate:
     """The best cut of a data set of `size` samples, with room for `capacity` bytes; it is logged."""
-    indices = keys.permutation(size, seed, 0)[:_SAMPLES].tolist()
+    tried = keys.permutation(size, seed, 0)[:_SAMPLES].tolist()
+    indices = list(parts_that_can_be_made(cut_at(0), tried)) or tried
     outcomes = known_outcomes(layers, cut_at, indices[0])
     found = []
     for place in range(len(layers) + 1):
@@ -73,6 +75,15 @@ def choose_cut(
         best.diversity,
     )
     return best
+
+
+def parts_that_can_be_made(cut: Cut, indices: list[int]) -> dict[int, Any]:
+    """The first parts of these samples. What cannot be made is told by workers, when its turn comes."""
+    parts = {}
+    for index in indices:
+        with suppress(Exception):
+            parts[index] = _partial(cut, index)
+    return parts
 
 
 def known_outcomes(layers: Sequence[Layer], cut_at: Callable[[int], Cut], index: int) -> list[float]:
