@@ -189,7 +189,7 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     files = [str(path) for path in images]
     title = f"{described(data, images)}; RandAugment(2, 9); {WORKERS} workers"
     rates = alternate({name: _rate(name, files) for name in CONTENDERS}, rounds)
-    share = rk.diversity([rk.transforms.RandAugment(2), rk.transforms.RandomHorizontalFlip()], 1, FACTOR, 90)
+    share = rk.diversity(rekindle_loader(files).dataset, "RandAugment[1]", FACTOR, 90)
     found = [
         compare(
             f"{title}; steady state, diversity {float(share):.2f}",
