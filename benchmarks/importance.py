@@ -177,8 +177,8 @@ def main() -> None:
     train, test = datasets(images, test_images)
     console = Console()
     console.print(f"{len(train)} samples, {(groups >= 0).sum()} of them in {len(set(groups)) - 1} groups")
-    for name in options.methods or methods(options.epochs, groups, None):
-        for seed in range(options.seeds):
+    for seed in range(options.seeds):
+        for name in options.methods or methods(options.epochs, groups, None):
             if any((result["method"], result["seed"]) == (name, seed) for result in results):
                 continue
             like = [r["share"] for r in results if (r["method"], r["seed"]) == ("BS-random", seed)]
