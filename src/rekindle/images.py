@@ -175,9 +175,11 @@ class _Native(Dataset[tuple[Any, int]]):
 
     def _check(self, index: int) -> int:
         size = len(self)
-        if not -size <= index < size:
-            raise IndexError(f"index {index} is out of range: there are {size} samples")
-        return index % size
+        if 0 <= index < size:
+            return index
+        if -size <= index < 0:
+            return index + size
+        raise IndexError(f"index {index} is out of range: there are {size} samples")
 
     def _drawn(self) -> NDArray[np.float64]:
         """Numbers for a sample that is asked for by itself: from torch's generator, as torchvision draws."""
@@ -202,6 +204,7 @@ class ImageDataset(_Native):
         place: str | int = "cpu",
     ) -> None:
         self.source, self.transform, self.decode = source, transform, decode
+        self._size = len(source)  # asked for with each sample
         self._announces = hasattr(source, "prefetch") and getattr(source, "is_worth_prefetching", True)
         self._foreign: Callable[[Any], Any] | None = None
         self._pixel_limit = pixel_limit
@@ -223,7 +226,7 @@ class ImageDataset(_Native):
             self._cut(place, dtype, channels_last, pixel_limit)
 
     def __len__(self) -> int:
-        return len(self.source)
+        return self._size
 
     @property
     def classes(self) -> list[str]:

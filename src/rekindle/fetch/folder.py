@@ -65,7 +65,8 @@ class Folder:
         # Half the time, with the lock held, of Python's own file objects.
         file = os.open(self._prefix + self._files[index], os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = os.fstat(file).st_size
+            size = os.lseek(file, 0, os.SEEK_END)  # quicker than fstat, which makes an object of it all
+            os.lseek(file, 0, os.SEEK_SET)
             data = os.read(file, size + 1)
             if len(data) == size:
                 return data

@@ -11,7 +11,7 @@ from rekindle.errors import ArgumentError
 from rekindle.prepare import parameters
 from rekindle.prepare.image_step import further_numbers
 from rekindle.prepare.resampling import RESIZE_MODES
-from rekindle.prepare.step import Numbers, between, whole_number
+from rekindle.prepare.step import Numbers, whole_number
 from rekindle.prepare.window import PADDING_MODES, Window, WindowStep
 
 _TRIES = 10
@@ -123,10 +123,11 @@ class RandomResizedCrop(WindowStep):
 
     def window(self, height: int, width: int, numbers: Numbers) -> Window:
         area, shape, down, along = numbers.tolist()
+        (least, most), (narrowest, widest) = self.scale, self._log_ratio
         retries = None
         for _ in range(_TRIES):
-            target = height * width * between(area, *self.scale)
-            ratio = math.exp(between(shape, *self._log_ratio))
+            target = height * width * (least + area * (most - least))
+            ratio = math.exp(narrowest + shape * (widest - narrowest))
             box_width, box_height = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
             if 0 < box_width <= width and 0 < box_height <= height:
                 top = whole_number(down, 0, height - box_height + 1)

@@ -23,11 +23,13 @@ from rekindle.prepare.step import Image
 
 START = b"\xff\xd8"
 _END = b"\xff\xd9"
-_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive, with Huffman's codes
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # of which three mean something else
+_KNOWN_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive, with Huffman's codes
 _STOPPABLE = (0xC0, 0xC1)  # in progressive ones, each of several passes goes over all rows
-_NO_FRAMES = (0xC4, 0xC8, 0xCC)  # markers in between that mean something else
 _RESTARTS = 0xDD  # marks between rows, which make damage and rows left out look alike
 _SCAN = 0xDA  # where the pixels start
+_SEGMENT = struct.Struct(">BBH").unpack_from  # 0xFF, what it is, how long it is from here
+_FRAME = struct.Struct(">BHHB").unpack_from  # bits, height, width, colours
 _LOST = (
     "Premature end",
     "Corrupt JPEG data: bad",
@@ -58,19 +60,21 @@ def read_frame(data: Encoded) -> Frame | None:
     """The size of a JPEG in colours or grey; None if it is broken or of another kind."""
     # Data that ends in the mark of the end was not cut off, so rows that are not looked at are there.
     height, width, rows_at, stoppable = 0, 0, 0, data[-2:] == _END
-    place, length = 2, len(data)
-    while place + 10 <= length and data[place] == 0xFF:
-        marker = data[place + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
-            bits, height, width, colours = struct.unpack_from(">BHHB", data, place + 4)
-            if marker not in _FRAMES or bits != 8 or colours not in (1, 3) or not height or not width:
+    place, last = 2, len(data) - 10
+    while place <= last:
+        start, marker, length = _SEGMENT(data, place)
+        if start != 0xFF:
+            return None
+        if marker in _FRAMES:
+            bits, height, width, colours = _FRAME(data, place + 4)
+            if marker not in _KNOWN_FRAMES or bits != 8 or colours not in (1, 3) or not height or not width:
                 return None
             rows_at, stoppable = place + 5, stoppable and marker in _STOPPABLE
         elif marker == _RESTARTS:
             stoppable = False
         elif marker == _SCAN:
             return Frame(height, width, rows_at if stoppable else 0) if height else None
-        place += 1 if marker == 0xFF else 2 + (data[place + 2] << 8 | data[place + 3])
+        place += 1 if marker == 0xFF else 2 + length
     return None
 
 

@@ -31,7 +31,8 @@ from rekindle.prepare.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.pixels import check_pixels, cut_out, own
 from rekindle.prepare.point_operations import PointStep, Table, look_up
 from rekindle.prepare.step import Image, Numbers, Step
-from rekindle.prepare.tensors import Conversion, ConvertImageDtype, Normalize
+from rekindle.prepare.tensors import Conversion
+from rekindle.prepare.value_table import by_channel, normal_of, value_table
 from rekindle.prepare.window import WindowStep
 
 
@@ -113,11 +114,14 @@ class Pipeline:
         placed = _placed(self.steps)
         images, tensors = _split_at_conversion(placed)
         self._converts = bool(tensors)
-        self._table, self._after = _value_table(tensors, dtype)
+        steps_on_tensors = [one.step for one in tensors]
+        self._table, count = value_table(steps_on_tensors, dtype)
+        self._after = tensors[count:]
         middle, self._window, self._flips, points = _split_tail(images)
         self._middle, self._unfused = _with_joined_points(middle), placed[len(middle) :]
         if points is not None:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
+        self._normal = normal_of(steps_on_tensors, self._table)
         self._fill = np.array(self._window.step.fill if self._window else (0, 0, 0), dtype=np.uint8)
         # Looked at for every sample: decided once.
         self._is_plain = self._table.dtype in (np.float32, np.uint8)  # or else the kernel cannot write it
@@ -212,7 +216,9 @@ class Pipeline:
         planes = out if self._converts else out.transpose(2, 0, 1)
         if planes.shape[1:] != (height, width):
             raise ArgumentError(f"an image of {height} × {width} pixels does not fit {out.shape}")
-        kernel.finish(image, top, left, mirrored, upside_down, self._fill, self._table, planes)
+        if not image.flags.c_contiguous:
+            image = np.ascontiguousarray(image)
+        kernel.finish(image, top, left, mirrored, upside_down, self._fill, self._table, self._normal, planes)
         if not self._converts:
             return out
         if given and not self._after:
@@ -280,7 +286,7 @@ class Pipeline:
         if count and not (chosen.min() >= 0 and chosen.max() < len(images)):
             raise IndexError(f"an index is out of range: there are {len(images)} images")
         kernel.finish_many(
-            images, chosen, tops, lefts, mirrored, upside_down, self._fill, self._table, planes
+            images, chosen, tops, lefts, mirrored, upside_down, self._fill, self._table, self._normal, planes
         )
 
     def __repr__(self) -> str:
@@ -314,43 +320,6 @@ def _split_at_conversion(steps: list[_Placed]) -> tuple[list[_Placed], list[_Pla
     return steps, []
 
 
-def _value_table(tensors: list[_Placed], dtype: torch.dtype | None) -> tuple[NDArray[Any], list[_Placed]]:
-    """What conversion and normalisation make of each value of each channel; and the steps after them."""
-    if dtype not in (None, torch.uint8, torch.float32):
-        raise ArgumentError(
-            f"dtype is {dtype}. Give torch.uint8, torch.float32, or None for what the steps make."
-        )
-    # The steps say it themselves, of an image that has each value once.
-    values: Any = np.ascontiguousarray(
-        np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, 3))
-    )
-    nothing = np.empty(0)
-    count = 0
-    for placed in tensors:
-        if not isinstance(placed.step, Conversion | ConvertImageDtype | Normalize):
-            break
-        # In-place normalisation would be fine too, were it not done to the table of the step before.
-        values = placed.step.apply(values, nothing)
-        count += 1
-    after = tensors[count:]
-    if dtype is torch.uint8:
-        if after:
-            raise ArgumentError(
-                f"dtype=torch.uint8 leaves out the conversion to floats, which {after[0].step!r} needs. "
-                "Leave that step out as well, or the dtype."
-            )
-        return kernel.IDENTITY, []
-    if not tensors:
-        if dtype is torch.float32:
-            raise ArgumentError(
-                "dtype is torch.float32, but nothing converts: put ToTensor() into the transform."
-            )
-        return kernel.IDENTITY, []
-    if values.dtype not in (torch.float32, torch.uint8):  # Types that the kernel does not know.
-        return np.empty((3, 256), dtype=np.float64), after
-    return np.ascontiguousarray(values.numpy().reshape(3, 256)), after
-
-
 def _split_tail(
     steps: list[_Placed],
 ) -> tuple[list[_Placed], _Placed | None, list[_Placed], NDArray[np.uint8] | None]:
@@ -370,7 +339,7 @@ def _split_tail(
             # What a crop adds at the edges is not the operation's to change, if the crop comes after it.
             if window is not None:
                 break
-            table = _by_channel(step.table())
+            table = by_channel(step.table())
             points = table if points is None else np.take_along_axis(points, table.astype(np.intp), axis=0)
             rest.pop()
         elif isinstance(step, CenterCrop | RandomCrop | Pad) and step.padding_mode == "constant":
@@ -387,7 +356,7 @@ def _with_joined_points(steps: list[_Placed]) -> list[_Placed]:
     table: NDArray[np.uint8] | None = None
     for placed in steps:
         if isinstance(placed.step, PointStep) and not placed.step.needs_image:
-            new = _by_channel(placed.step.table())
+            new = by_channel(placed.step.table())
             if table is None:
                 joined.append(placed)
                 table = new
@@ -398,10 +367,6 @@ def _with_joined_points(steps: list[_Placed]) -> list[_Placed]:
             joined.append(placed)
             table = None
     return joined
-
-
-def _by_channel(table: Table) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(np.broadcast_to(table[:, None], (256, 3)) if table.ndim == 1 else table)
 
 
 def _windows(

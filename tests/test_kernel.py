@@ -1,0 +1,55 @@
+"""The kernel that ends a pipeline: computed values are those of the table, to the last bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rekindle as rk
+from rekindle.prepare import kernel
+from rekindle.prepare.pipeline import Pipeline
+from rekindle.prepare.value_table import normal_of, value_table
+
+T = rk.transforms
+CPU = Path("/proc/cpuinfo")
+FILL = np.array([7, 77, 177], dtype=np.uint8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    means=st.lists(st.floats(-1, 2, width=32), min_size=3, max_size=3),
+    stds=st.lists(st.floats(0.0078125, 4, width=32), min_size=3, max_size=3),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 70)),
+    size=st.tuples(st.integers(1, 9), st.integers(1, 70)),
+    offset=st.tuples(st.integers(-8, 8), st.integers(-60, 60)),
+    flips=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_computed_values_are_those_of_the_table(means, stds, shape, size, offset, flips, seed):
+    steps = [T.ToTensor(), T.Normalize(means, stds)]
+    table, _ = value_table(steps, None)
+    image = np.random.default_rng(seed).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    computed, looked_up = np.zeros((2, 3, *size), dtype=np.float32)
+    kernel.finish(image, *offset, *flips, FILL, table, normal_of(steps, table), computed)
+    kernel.finish(image, *offset, *flips, FILL, table, kernel.NO_NORMAL, looked_up)
+    assert computed.tobytes() == looked_up.tobytes()
+    rows = np.arange(size[0])[:: -1 if flips[1] else 1] + offset[0]
+    columns = np.arange(size[1])[:: -1 if flips[0] else 1] + offset[1]
+    inside = ((rows >= 0) & (rows < shape[0]))[:, None] & (columns >= 0) & (columns < shape[1])
+    pixels = image[rows.clip(0, shape[0] - 1)][:, columns.clip(0, shape[1] - 1)]
+    pixels = np.where(inside[..., None], pixels, FILL)
+    assert np.array_equal(looked_up, np.stack([table[c][pixels[..., c]] for c in range(3)]))
+
+
+@pytest.mark.skipif(not CPU.exists() or " fma " not in CPU.read_text(), reason="takes a processor with FMA")
+@pytest.mark.parametrize("steps", [[], [T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]])
+def test_usual_normalisations_are_computed(steps):
+    assert Pipeline([T.ToTensor(), *steps])._normal.size
+
+
+def test_what_is_no_normalisation_is_looked_up():
+    assert Pipeline([T.Invert(), T.ToTensor()])._normal.size == 0
+    assert Pipeline([T.PILToTensor()])._normal.size == 0
+    assert Pipeline([T.ToTensor(), *[T.Normalize([0.5], [0.25])] * 2])._normal.size == 0
