@@ -23,7 +23,7 @@ class Bar:
     aim: bool = False  # hoped for rather than promised
 
     def __str__(self) -> str:
-        limit = f"{self.limit:.1f}×" if self.unit == "×" else show(self.limit, self.unit)
+        limit = f"{self.limit:g}×" if self.unit == "×" else show(self.limit, self.unit)
         return f"{'aim ' if self.aim else ''}{self.sign} {limit}"
 
     def holds(self, median: float, rounds: Sequence[float]) -> str:

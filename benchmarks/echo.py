@@ -4,7 +4,8 @@ Question: Does the time of an echoed epoch follow max(t_up, e · t_down)?
 
 Method: a source that sleeps 40 ms for every batch of 8, one worker, and an accelerator that sleeps 20 ms for
 every step: R = t_up / t_down = 2. Epochs of 60 batches, each repeated e times, after the samples are read.
-Predicted: for each batch that is read, the longer of reading it and of training on its repeats.
+Predicted: the longer of an epoch that is only read, without echoes, and of e times as many steps without
+anything to read, both measured in the same round (a sleep lasts longer than it should).
 
     python -m benchmarks echo
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -39,26 +41,37 @@ class SlowSource(Dataset[torch.Tensor]):
 
 
 def measure_epoch(factor: float) -> float:
-    """Seconds of an epoch, without the start of the worker."""
+    """Seconds of an epoch with echoes, and with steps."""
+    import rekindle as rk
+
+    return _epoch(DOWN, reuse=rk.Echo(factor, after="read", shuffle=2 * BATCH_SIZE))
+
+
+def predicted(factor: float) -> float:
+    """The longer of reading an epoch, and of the steps of one."""
+    started = time.perf_counter()
+    for _ in range(int((BATCHES - 1) * factor)):
+        time.sleep(DOWN)
+    stepped = time.perf_counter() - started
+    return max(_epoch(0), stepped)
+
+
+def _epoch(step: float, **settings: Any) -> float:
+    """Seconds of an epoch, without its first batch and the start of the worker."""
     import rekindle as rk
 
     loader = rk.DataLoader(
-        SlowSource(), batch_size=BATCH_SIZE, shuffle=True, num_workers=1, seed=0,
-        reuse=rk.Echo(factor, after="read", shuffle=2 * BATCH_SIZE),
+        SlowSource(), batch_size=BATCH_SIZE, shuffle=True, num_workers=1, seed=0, executor="processes",
+        **settings,
     )  # fmt: skip
     batches = iter(loader)
     next(batches)
     started = time.perf_counter()
     for _ in batches:
-        time.sleep(DOWN)
+        time.sleep(step)
     took = time.perf_counter() - started
     loader.close()
     return took
-
-
-def predicted(factor: float) -> float:
-    """Of an epoch but for its first batch, which nobody works on here."""
-    return (BATCHES - 1) * max(UP, factor * DOWN)
 
 
 def measure(rounds: int, data: str | None) -> list[Comparison]:

@@ -7,7 +7,7 @@ Refurbish(factor=3). Rates are those of three epochs (one round of the cache) af
 interpreter of its own; torch's and our standard mode have the same epoch before. `unchanged` is torchvision's
 transforms on PIL images in processes, cut before RandAugment. The spread is the coefficient of variation of
 the CPU time of a batch over three epochs, made in the training loop's own thread, with the misses of every
-batch balanced or as they fall (`balance=None`); of each batch, the least time of three runs with the same
+batch balanced or as they fall (`balance=None`); of each batch, the least time of five runs with the same
 seed counts. For the waiting, a simulated accelerator sleeps 1.1 times the mean
 time of a batch. `cached to batch` is one thread that looks up 64 samples of 224×224, flips and normalises
 them into a float batch, against copying a float batch of that size.
@@ -36,7 +36,7 @@ from benchmarks.peers import BATCH_SIZE, MEAN, SIZE, STD, WORKERS, torch_batches
 from benchmarks.photographs import described, photographs
 
 FACTOR, EPOCHS = 3, 3
-SAME_RUNS = 3  # of the same batches, of which the least time of each counts: the rest is the machine's noise
+SAME_RUNS = 5  # of the same batches, of which the least time of each counts: the rest is the machine's noise
 COPIES = 40
 
 
