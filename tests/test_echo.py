@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, SequentialSampler, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 import rekindle as rk
 from photographs import photographs
@@ -166,6 +175,57 @@ def test_resumed_anywhere_it_goes_on_with_the_same_bytes(root: Path, after: str,
     loader.close(), resumed.close()
 
 
+# Samplers.
+
+SAMPLERS: dict[str, Callable[[Any], Any]] = {
+    "in order": SequentialSampler,
+    "a rank's": lambda dataset: DistributedSampler(dataset, num_replicas=2, rank=1, seed=4),
+    "some twice": lambda dataset: WeightedRandomSampler(
+        torch.arange(SIZE).tolist(), 30, generator=torch.Generator().manual_seed(5)
+    ),
+}
+
+
+@pytest.mark.parametrize("which", SAMPLERS)
+def test_what_a_sampler_gives_is_echoed(root: Path, which: str) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    drawn = Counter(SAMPLERS[which](dataset))
+    loader = load(
+        dataset, shuffle=None, sampler=SAMPLERS[which](dataset), reuse=rk.Echo(2, "decode", shuffle=8)
+    )
+    uses: Counter[int] = Counter()
+    fresh: Counter[int] = Counter()
+    views = set()
+    for images, _ in loader:
+        uses.update(loader.batch.ids.tolist())
+        fresh.update(loader.batch.ids[loader.batch.fresh].tolist())
+        views.update(digest(image) for image in images)
+    assert uses == {index: 2 * count for index, count in drawn.items()}
+    assert fresh == dict.fromkeys(drawn, 1)
+    assert len(views) == uses.total()  # Every copy is augmented by itself, also of what is drawn twice.
+    assert len(loader) == -(-uses.total() // BATCH)
+    loader.close()
+
+
+@pytest.mark.parametrize("which", SAMPLERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_echoes_of_a_sampler_are_resumed(root: Path, which: str, way: str) -> None:
+    dataset = rk.open(root, transform=STEPS)
+
+    def echoing(**settings: Any) -> Any:
+        sampler = SAMPLERS[which](dataset)
+        return load(dataset, shuffle=None, sampler=sampler, reuse=rk.Echo(2.5, "read", shuffle=4), **settings)
+
+    whole = epochs(echoing(), 2)
+    loader = echoing(num_workers=1)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    resumed = echoing(**WAYS[way])
+    resumed.load_state_dict(loader.state_dict())
+    assert same(epochs(resumed, 2), whole[2:])
+    loader.close(), resumed.close()
+
+
 # Streams.
 
 
@@ -250,8 +310,13 @@ def test_a_stream_of_echoes_is_resumed(workers: int, after: str) -> None:
 
 def test_what_cannot_work_is_refused(root: Path) -> None:
     dataset = rk.open(root, transform=STEPS)
-    with pytest.raises(rk.ArgumentError, match="plans the order itself"):
-        load(dataset, shuffle=None, sampler=SequentialSampler(dataset), reuse=rk.Echo(2))
+    in_order = SequentialSampler(dataset)
+    with pytest.raises(rk.ArgumentError, match="whole batches are repeated"):
+        load(dataset, shuffle=None, sampler=in_order, reuse=rk.Echo(2, "batch"))
+    with pytest.raises(rk.ArgumentError, match="does not go with a batch_sampler"):
+        rk.DataLoader(dataset, batch_sampler=BatchSampler(in_order, 3, False), reuse=rk.Echo(2))
+    with pytest.raises(rk.ArgumentError, match="whole numbers; this one gave 'a'"):
+        list(load(dataset, shuffle=None, sampler=["a"], reuse=rk.Echo(2)))
     with pytest.raises(rk.ArgumentError, match="factor is 0"):
         rk.Echo(0)
     with pytest.raises(rk.ArgumentError, match="after is 3"):

@@ -115,7 +115,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             self._show_order()
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
-        with_reuse.check(reuse, final_transform, self._order)
+        own_batches = self._auto_collation and self.batch_size is None
+        with_reuse.check(reuse, final_transform, self._order, own_batches)
         self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed)
         self._views: Views | None = None
         self.device, self.batch_transform = device, batch_transform
@@ -215,7 +216,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         plain = super().__len__()
         if not isinstance(self.reuse, Echo):
             return plain
-        size = len(self.dataset) if self._auto_collation else plain  # type: ignore[arg-type]
+        given: Any = self.dataset if self._order == "stream" else self.sampler
+        size = len(given) if self._auto_collation else plain
         return self._reuse.steps(plain, size, self.batch_size or 1, self.drop_last)
 
     def _note_reuse(self, ready: Filled | Made, batch: Any) -> None:
@@ -338,6 +340,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             without=position.ahead,
             keep_recent=self.on_error == "substitute",
             refresh=self._reuse.refresh(),
+            plan_of=self._reuse.plan_of_sampler(position.epoch, self.batch_size or 1, self.drop_last),
         )
         position.sampler = orders
         return orders

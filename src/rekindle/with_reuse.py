@@ -6,6 +6,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import IterableDataset
 
 from rekindle import keys
 from rekindle.choose import BatchOrder, Choice, EpochPlan, Refresh, plan_echo, plan_epoch
-from rekindle.choose.echo import length
+from rekindle.choose.echo import echo_plan, length
 from rekindle.errors import ArgumentError
 from rekindle.global_random import STREAMS
 from rekindle.reuse import Echo, Refurbish, Reused, Store
@@ -218,6 +219,18 @@ class Reuse:
             size=len(dataset), epoch=epoch, refresh=self.refresh(), balance=balance, costs=costs, **basic
         )
 
+    def plan_of_sampler(
+        self, epoch: int, batch_size: int, drop_last: bool
+    ) -> Callable[[NDArray[np.int64]], EpochPlan] | None:
+        """What plans an epoch of a user's own sampler; None if it is followed as it is."""
+        asked = self.asked
+        if not isinstance(asked, Echo):
+            return None
+        return partial(
+            echo_plan, epoch=epoch, seed=self.seed, batch_size=batch_size, drop_last=drop_last,
+            factor=asked.factor, buffer=asked.shuffle,
+        )  # fmt: skip
+
     def refresh(self) -> Refresh | None:
         """When samples are made anew."""
         if not isinstance(self.asked, Refurbish):
@@ -328,7 +341,7 @@ class Reuse:
         self.reused = None
 
 
-def check(reuse: Any, final_transform: Any, order: str) -> None:
+def check(reuse: Any, final_transform: Any, order: str, own_batches: bool) -> None:
     """Find arguments that cannot work before anything starts."""
     if reuse is not None and not isinstance(reuse, Refurbish | Echo):
         raise ArgumentError(f"reuse is {reuse!r}. Give rk.Refurbish(…), rk.Echo(…) or None.")
@@ -339,10 +352,11 @@ def check(reuse: Any, final_transform: Any, order: str) -> None:
             "reuse=Refurbish(…) needs samples that can be asked for by index; an IterableDataset has none. "
             "Use rk.Echo(…), which repeats what it gives."
         )
-    if isinstance(reuse, Echo) and order == "sampler":
+    if isinstance(reuse, Echo) and order == "sampler" and (reuse.after == "batch" or own_batches):
         raise ArgumentError(
-            "reuse=Echo(…) plans the order itself, so that repeats lie apart. Use shuffle=True and seed= in "
-            "place of a sampler, a batch_sampler or a generator."
+            f"reuse={reuse!r} does not go with a batch_sampler, nor with a sampler or a generator if whole "
+            'batches are repeated. Repeat samples (after="augment") that a sampler= gives, or use '
+            "shuffle=True and seed=."
         )
     if isinstance(reuse, Refurbish) and reuse.balance is not None and order in ("sampler", "sequential"):
         how = "shuffle=False" if order == "sequential" else "a sampler"

@@ -81,30 +81,40 @@ def plan_echo(
 ) -> EpochPlan:
     """A plan whose samples are repeated: the part that is kept is made once an epoch, the rest each time."""
     ids = keys.permutation(size, seed, epoch) if shuffle else np.arange(size, dtype=np.int64)
-    echoes = echoed(size, factor, buffer, seed=seed, turn=epoch)
-    chosen = ids[echoes.sources]
+    return echo_plan(
+        ids, epoch=epoch, seed=seed, batch_size=batch_size, drop_last=drop_last, factor=factor, buffer=buffer
+    )
+
+
+def echo_plan(
+    ids: NDArray[np.int64],
+    *,
+    epoch: int,
+    seed: int,
+    batch_size: int,
+    drop_last: bool,
+    factor: float,
+    buffer: int,
+) -> EpochPlan:
+    """The same for samples in a given order, which may have some of them more than once."""
+    chosen = ids[echoed(len(ids), factor, buffer, seed=seed, turn=epoch).sources]
+    repeats = _earlier_ones(chosen)
     return EpochPlan(
         epoch=epoch,
         ids=chosen,
         generations=same(np.int64(epoch), chosen),
-        turns=epoch + echoes.repeats * REPEAT,
-        fresh=echoes.repeats == 0,
+        turns=epoch + repeats * REPEAT,
+        fresh=repeats == 0,
         weights=same(np.float32(1), chosen),
         batch_size=batch_size,
         drop_last=drop_last,
-        last_uses=echoes.repeats + 1 == _copies(echoes.sources, factor),
+        last_uses=_earlier_ones(chosen[::-1])[::-1] == 0,
     )
 
 
 def copies_of(source: int, factor: float) -> int:
     """How many copies of a source there are: ⌊factor⌋ or ⌈factor⌉, evenly spread."""
     return length(source + 1, factor) - length(source, factor)
-
-
-def _copies(sources: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
-    exact = _fraction(factor)
-    up, down = exact.numerator, exact.denominator
-    return (sources + 1) * up // down - sources * up // down
 
 
 def _sources(start: int, stop: int, factor: float) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
 from rekindle.choose.orders import BatchOrder, EndOfEpoch
+from rekindle.choose.plan import EpochPlan
 from rekindle.choose.planned_sampler import tell_epoch
 from rekindle.choose.refresh import Refresh
 from rekindle.errors import ArgumentError, StateError
@@ -44,19 +45,22 @@ class SamplerOrders:
         without: Collection[int] = (),
         keep_recent: bool = False,
         refresh: Refresh | None = None,
+        plan_of: Callable[[NDArray[np.int64]], EpochPlan] | None = None,
     ) -> None:
         """`base_seed` is what persistent workers were seeded with already: torch draws no other.
 
         `without` are steps that were handed over before, out of order. `keep_recent` has each order name the
         samples before it, which may stand in for one that fails. `refresh` says when samples that are reused
-        are made anew.
+        are made anew. `plan_of` makes a plan of the samples of an epoch: all are
+        drawn at once then.
         """
         tell_epoch(sampler, epoch)
-        self._refresh = refresh
+        self._refresh, self._plan_of = refresh, plan_of
+        self._plan: EpochPlan | None = None
         self._sampler: Any = sampler
         self._batched, self._epoch, self._generator = batched, epoch, generator
         self._without = frozenset(without)
-        self._stateful = _stateful_part(sampler)
+        self._stateful = None if plan_of is not None else _stateful_part(sampler)
         self._recent: deque[Any] | None = deque(maxlen=_RECENT) if keep_recent else None
         self._ended = False
         self._step = self._seen = 0
@@ -81,7 +85,18 @@ class SamplerOrders:
         iterator: Iterator[Any] = iter(self._sampler)
         if self._draws_seed:
             self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator))
-        return iterator
+        return iterator if self._plan_of is None else self._planned(iterator, self._plan_of)
+
+    def _planned(
+        self, iterator: Iterator[Any], plan_of: Callable[[NDArray[np.int64]], EpochPlan]
+    ) -> Iterator[Any]:
+        """The batches of a plan, of all that is drawn."""
+        drawn = list(chain.from_iterable(iterator) if self._batched else iterator)
+        _check_integers(drawn)
+        plan = self._plan = plan_of(np.array(drawn, dtype=np.int64))
+        for step in range(plan.steps):
+            indices = plan.ids[plan.rows(step)].tolist()
+            yield indices if self._batched else indices[0]
 
     def _go_back_to(self, between: dict[str, Any]) -> None:
         """Put the generators and the sampler where they were when a state was saved between two epochs."""
@@ -147,15 +162,12 @@ class SamplerOrders:
             if self._recent is not None:
                 self._recent.extend(indices)
             if step not in self._without:
+                if self._refresh is not None:
+                    _check_integers(indices)
                 plain = all(type(index) is int for index in indices)
                 ids = _as_integers(indices, seen)
-                if self._refresh is not None and not plain:
-                    raise ArgumentError(
-                        f"reuse= needs a sampler that gives whole numbers; this one gave {indices[0]!r}. "
-                        "A sample that is reused must be known by its index."
-                    )
                 return BatchOrder(
-                    self._epoch, step, indices, ids, plain, recent=recent, refresh=self._refresh
+                    self._epoch, step, indices, ids, plain, self._plan, recent, refresh=self._refresh
                 )
         raise StopIteration
 
@@ -177,6 +189,15 @@ def _stateful_part(sampler: Any) -> Any:
         sampler = sampler.sampler
     stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
     return sampler if stateful else None
+
+
+def _check_integers(indices: list[Any]) -> None:
+    for index in indices:
+        if type(index) is not int:
+            raise ArgumentError(
+                f"reuse= needs a sampler that gives whole numbers; this one gave {index!r}. "
+                "A sample that is reused must be known by its index."
+            )
 
 
 def _as_integers(indices: list[Any], seen: int) -> NDArray[np.int64]:
