@@ -93,6 +93,39 @@ def test_the_same_bytes_whoever_makes_them(root: Path, way: str) -> None:
         assert same(epoch(loader), epoch(alone))
 
 
+@pytest.mark.parametrize("way", ["inline", "3 threads", "2 processes"])
+@pytest.mark.parametrize(
+    "reuse",
+    [
+        rk.Refurbish(2, split="RandomHorizontalFlip"),
+        rk.Refurbish(3, split=1),
+        rk.Refurbish(2),
+        rk.Echo(2, after="decode", shuffle=9),
+        rk.Echo(1.5, after="augment", shuffle=9),
+    ],
+    ids=repr,
+)
+def test_the_first_part_is_reused_and_the_rest_is_done_on_the_device(
+    root: Path, reuse: Any, way: str
+) -> None:
+    on_cpu = load(rk.open(root, STEPS), reuse=reuse)
+    dataset = rk.open(root, STEPS, place="RandAugment")
+    loader = load(dataset, device="cpu", reuse=reuse, **WAYS[way])
+    if reuse == rk.Refurbish(2):  # What is measured may be decided otherwise elsewhere: take that over.
+        next(iter(loader))
+        on_cpu = load(rk.open(root, STEPS), reuse=rk.Refurbish(2, split=loader.state_dict()["split"]))
+        loader = load(dataset, device="cpu", reuse=on_cpu.reuse, **WAYS[way])
+    elif isinstance(reuse, rk.Echo) and reuse.after == "augment":  # The last steps are done anew.
+        on_cpu = load(rk.open(root, STEPS), reuse=rk.Echo(1.5, after="RandomHorizontalFlip", shuffle=9))
+    for _ in range(3):
+        whole, order = epoch(on_cpu)
+        split, same_order = epoch(loader)
+        assert order == same_order
+        assert all(close(ours, theirs) for (ours, _), (theirs, _) in zip(split, whole, strict=True))
+    assert loader.report().reuse.store.hits > 0
+    loader.close(), on_cpu.close()
+
+
 def test_the_workers_write_bytes_of_the_size_at_the_cut(root: Path) -> None:
     dataset = rk.open(root, STEPS, place="RandAugment")
     before = dataset.before_device()
@@ -252,8 +285,11 @@ def test_a_loader_that_cannot_do_it_says_so(root: Path) -> None:
         rk.DataLoader(dataset, device="cpu", collate_fn=list)
     with pytest.raises(rk.ArgumentError, match="batch_size=None"):
         rk.DataLoader(dataset, device="cpu", batch_size=None)
-    with pytest.raises(rk.ArgumentError, match="reuse="):
-        rk.DataLoader(dataset, shuffle=True, device="cpu", reuse=rk.Refurbish(factor=2))
+    with pytest.raises(rk.ArgumentError, match="final_transform"):
+        rk.DataLoader(dataset, device="cpu", final_transform=list)
+    for reuse in (rk.Refurbish(2, split="ColorJitter"), rk.Echo(2, after="RandomHorizontalFlip")):
+        with pytest.raises(rk.ArgumentError, match=r"what RandomHorizontalFlip makes.*the device"):
+            rk.DataLoader(dataset, shuffle=True, device="cpu", reuse=reuse)
     with pytest.raises(rk.ArgumentError, match="torch does not know"):
         rk.DataLoader(dataset, device="gpu")
     with pytest.raises(rk.ArgumentError, match="batch_transform has"):

@@ -132,6 +132,38 @@ def test_a_factor_of_one_is_standard_training(root: Path) -> None:
     assert same(dict(sorted(by_id[0].items())), dict(sorted(by_id[1].items())))
 
 
+ALL_KINDS = [
+    T.RandomResizedCrop(40),
+    T.RandomHorizontalFlip(),
+    T.RandAugment(2, 9),
+    T.ColorJitter(0.4, 0.4, 0.4),
+    T.RandomCrop(36, padding=2),
+    T.Solarize(99),
+    T.ToTensor(),
+    T.Normalize((0.5, 0.4, 0.3), (0.2, 0.2, 0.2)),
+    T.RandomErasing(0.5),
+]
+
+
+@pytest.mark.parametrize("split", range(9))
+@pytest.mark.parametrize("more", [[], [T.Lambda(torch.neg)]], ids=["", "and a function"])
+def test_whatever_the_steps_and_wherever_the_cut_fresh_views_are_those_of_standard_training(
+    root: Path, split: int, more: list[Any]
+) -> None:
+    dataset = rk.open(root, transform=[*ALL_KINDS, *more])
+
+    def views(loader: Any) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for images, _ in loader:
+            found.update(zip(loader.batch.ids.tolist(), map(digest, images), strict=True))
+        loader.close()
+        return found
+
+    whole = views(load(dataset, reuse=None))
+    for workers in (0, 2):
+        assert views(load(dataset, reuse=rk.Refurbish(2, split=split), num_workers=workers)) == whole
+
+
 def test_views_of_one_entry_differ_in_what_is_done_anew(root: Path) -> None:
     dataset = rk.open(root, transform=[T.RandomResizedCrop(40), T.RandomHorizontalFlip(), T.ToTensor()])
     loader = load(dataset, reuse=rk.Refurbish(factor=3, split="RandomHorizontalFlip"))
@@ -343,6 +375,22 @@ def test_foreign_steps_are_known_or_judged_by_drawing(root: Path) -> None:
     loader = load(unknown, reuse=rk.Refurbish(factor=3, split=1))
     epochs(loader, 3)
     assert loader.report().reuse.expected.standard == pytest.approx(1.75, abs=0.02)
+
+
+@pytest.mark.parametrize(("said", "views"), [(None, 1.75), (1, 1), (2, 1.75), (np.inf, 3)])
+def test_functions_say_how_many_outcomes_they_have_or_are_judged_by_drawing(
+    root: Path, said: float | None, views: float
+) -> None:
+    dataset = rk.open(
+        root, transform=[T.Resize((40, 40)), T.Lambda(_mirrored_or_not, diversity=said), T.ToTensor()]
+    )
+    loader = load(dataset, reuse=rk.Refurbish(factor=3, split=1))
+    epochs(loader, 3)
+    assert loader.report().reuse.expected.standard == pytest.approx(views, abs=0.02)
+
+
+def _mirrored_or_not(image: Any) -> Any:
+    return np.ascontiguousarray(image[:, ::-1]) if random.random() < 0.5 else image
 
 
 def _coin(image: Any) -> Any:

@@ -121,6 +121,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._views: Views | None = None
         self.device, self.batch_transform = device, batch_transform
         by_rows = self._auto_collation and self.collate_fn is default_collate and not stream
+        by_rows = by_rows and final_transform is None
         reuses = reuse is not None or final_transform is not None
         self._placement = Placement.of(dataset, device, batch_transform, by_rows=by_rows, reuses=reuses)
         self._bad_samples = BadSamples(on_error, error_budget)

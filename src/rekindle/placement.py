@@ -29,8 +29,7 @@ class Placement:
     def of(cls, dataset: Any, device: Any, batch_transform: Any, *, by_rows: bool, reuses: bool) -> Placement:
         """What the loader's arguments come to; ArgumentError if they cannot work together.
 
-        `by_rows` says that the loader itself puts batches together, sample by sample; `reuses`, that it cuts
-        the data set by other rules, to reuse a part.
+        `by_rows` says that the loader itself puts batches together, of samples as the data set gives them.
         """
         target = None if device is None else _device(device)
         suffix = device_steps(dataset)
@@ -40,11 +39,11 @@ class Placement:
                 f"the data set leaves {first} and all after it to the device, but the loader has device=None."
                 " Give the loader a device=, such as 'cuda' or 'cpu', or open the data set with place='cpu'."
             )
-        if suffix is not None and (reuses or not by_rows):
+        if suffix is not None and not by_rows:
             raise ArgumentError(
                 "the data set leaves steps to the device, which take whole batches. That does not go with a "
-                "collate_fn or batch_size=None, because only your code knows what a batch is, nor with reuse="
-                " or final_transform=. Leave those out, or open the data set with place='cpu'."
+                "collate_fn, a final_transform or batch_size=None, because only your code knows what a batch "
+                "is. Leave those out, or open the data set with place='cpu'."
             )
         if batch_transform is None:
             return cls(target, suffix, (), reuses)

@@ -39,7 +39,7 @@ from rekindle.reuse.layers import Layer, find_split, layers_of
 from rekindle.reuse.store import memory_budget
 from rekindle.run.changes import fingerprint
 from rekindle.run.load import generators_kept
-from rekindle.run.native import for_workers, is_native
+from rekindle.run.native import device_steps, for_workers, is_native
 from rekindle.tune import ReuseReport, Views
 
 _FIXED_COST = 40_000  # what a sample costs beside its decoding, as bytes of a JPEG that take as long
@@ -58,10 +58,12 @@ class Reuse:
         seed: int,
     ) -> None:
         self._given, self.asked, self.seed = dataset, asked, seed
-        self.dataset = dataset = for_workers(dataset)
+        self.dataset = for_workers(dataset, without_device_steps=True)
         self._final_transform, self._memory = final_transform, memory
-        self._native = is_native(dataset) and final_transform is None
-        self.layers: list[Layer] = layers_of(dataset) if final_transform is None else []
+        self._native = is_native(self.dataset) and final_transform is None
+        self.layers: list[Layer] = layers_of(self.dataset) if final_transform is None else []
+        on_device = device_steps(dataset)
+        self._last_place = len(self.layers) if on_device is None else on_device.layers_before
         self.place: int | None = None if asked is None else self._place_asked_for(asked)
         self.reused: Reused | None = None
         self._looked_like: object = None
@@ -80,14 +82,24 @@ class Reuse:
         if isinstance(asked, Refurbish):
             if not cuttable:
                 raise not_cuttable(self.dataset, "reuse=Refurbish(…)")
-            return None if asked.split == "auto" else find_split(self.layers, asked.split)
+            return None if asked.split == "auto" else self._found(asked.split)
         if asked.after == "read":
             return BEFORE_DECODING if self._native else 0
         if asked.after == "decode" or not cuttable:
             return 0
         if asked.after == "augment":
-            return _last_random(self.layers) + 1
-        return find_split(self.layers, asked.after) + 1
+            return min(_last_random(self.layers) + 1, self._last_place)
+        return self._found(asked.after, after=1)
+
+    def _found(self, step: int | str, after: int = 0) -> int:
+        """The cut before this step, or so many steps after it."""
+        place = find_split(self.layers, step) + after
+        if place > self._last_place:
+            raise ArgumentError(
+                f"{self.asked!r} would keep what {self.layers[self._last_place]} makes, which is left to the "
+                "device. Name a step before it, or open the data set with place='cpu'."
+            )
+        return place
 
     def _cut_at(self, place: int) -> Cut:
         if self._final_transform is not None:
@@ -111,6 +123,7 @@ class Reuse:
                 self.asked,
                 size=len(self.dataset),
                 capacity=memory_budget(memory) if self.asked.disk is None else math.inf,
+                last=self._last_place,
                 seed=self.seed,
             )
         return best.place

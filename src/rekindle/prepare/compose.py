@@ -16,15 +16,24 @@ from rekindle.prepare.tensors import Conversion, ConvertImageDtype, TensorStep
 class Lambda(Step):
     """What the function makes of the image, whatever that is.
 
-    What the function draws at random itself is not known: it counts as deterministic.
+    How many distinct outcomes it has for one image can be said with `diversity`. Otherwise it counts as
+    deterministic, and reuse judges by trying it out.
     """
 
     releases_gil = False
 
-    def __init__(self, lambd: Callable[[Any], Any]) -> None:
+    def __init__(self, lambd: Callable[[Any], Any], *, diversity: float | None = None) -> None:
         if not callable(lambd):
             raise ArgumentError(f"Lambda: lambd is {lambd!r}. Give a function of one image.")
+        if diversity is not None and not (isinstance(diversity, int | float) and diversity >= 1):
+            raise ArgumentError(f"Lambda: diversity is {diversity!r}. Give a number from 1 on, or None.")
         self.lambd = lambd
+        self.diversity = 1 if diversity is None else diversity
+        self.knows_diversity = diversity is not None
+
+    def __repr__(self) -> str:
+        said = f", diversity={self.diversity}" if self.knows_diversity else ""
+        return f"Lambda({self.lambd!r}{said})"
 
     def apply(self, image: Any, numbers: Numbers) -> Any:
         return self.lambd(image)
@@ -40,6 +49,7 @@ class _Several(Step):
         self.transforms = [_as_step(name, step) for step in transforms]
         self.releases_gil = all(step.releases_gil for step in self.transforms)
         self.keeps_size = all(step.keeps_size for step in self.transforms)
+        self.knows_diversity = all(step.knows_diversity for step in self.transforms)
         _check_order(name, self.transforms)
 
     def _apply_all(self, image: Any, numbers: Numbers) -> Any:

@@ -226,7 +226,8 @@ class Pipeline:
         made = torch.from_numpy(out)
         for step in self._after:
             made = step.apply(made, numbers)
-        if made.data_ptr() != out.__array_interface__["data"][0] and self.output is not None:
+        moved = made.data_ptr() != out.__array_interface__["data"][0]
+        if moved and (given or self.output is not None):
             np.copyto(out, made.numpy())
             return torch.from_numpy(out)
         return made

@@ -26,6 +26,7 @@ class Step(ABC):
         uniforms: How many uniform numbers a sample takes.
         diversity: How many distinct outcomes the step has for one image: 1 if it is deterministic, infinite
             if it draws from a continuum.
+        knows_diversity: Whether that is sure; a function may have randomness of its own.
         size: Height and width of what comes out, if they are always the same; None otherwise.
         keeps_size: Whether height and width of what comes out are those of what goes in.
         releases_gil: Whether (nearly all of) the work lets other threads run.
@@ -34,6 +35,7 @@ class Step(ABC):
 
     uniforms: int = 0
     diversity: float = 1
+    knows_diversity: bool = True
     size: tuple[int, int] | None = None
     keeps_size: bool = False
     releases_gil: bool = True

@@ -47,14 +47,18 @@ def choose_cut(
     *,
     size: int,
     capacity: float,
+    last: int,
     seed: int,
 ) -> Candidate:
-    """The best cut of a data set of `size` samples, with room for `capacity` bytes; it is logged."""
+    """The best cut of a data set of `size` samples, with room for `capacity` bytes; it is logged.
+
+    `last` is the last place where it can be cut.
+    """
     tried = keys.permutation(size, seed, 0)[:_SAMPLES].tolist()
     indices = list(parts_that_can_be_made(cut_at(0), tried)) or tried
     outcomes = known_outcomes(layers, cut_at, indices[0])
     found = []
-    for place in range(len(layers) + 1):
+    for place in range(last + 1):
         share = refurbished(
             math.prod(outcomes), math.prod(outcomes[place:]), settings.factor, settings.epochs
         )

@@ -68,7 +68,7 @@ def _diversity(step: Any) -> float | None:
     """What a step says itself, or else what our step of the same name says."""
     said = getattr(step, "diversity", None)
     if isinstance(said, int | float):
-        return said
+        return said if getattr(step, "knows_diversity", True) else None
     if type(step).__module__.partition(".")[0] != "torchvision":
         return None
     from rekindle.prepare.from_torchvision import from_torchvision

@@ -18,6 +18,7 @@ class Suffix:
     Attributes:
         first: How many of a sample's uniform numbers belong to the steps before these.
         uniforms: How many numbers a sample takes in all, those before included.
+        layers_before: How many layers come before these.
 
     """
 
@@ -31,6 +32,7 @@ class Suffix:
     ) -> None:
         self.first = sum(step.uniforms for step in before)
         self.uniforms = self.first + sum(step.uniforms for step in steps)
+        self.layers_before = sum(len(step.layers) for step in before)
         self.steps = tuple(steps)
         converts = next((n for n, step in enumerate(steps) if isinstance(step, Conversion)), None)
         self._gives_arrays = converts is None
