@@ -35,6 +35,7 @@ WIRING = {
     "arguments",
 }
 WIRING |= {"seeding", "adaptive", "adaptive_state", "feedback", "all_ranks", "proxy"}
+WIRING |= {"with_redundancy", "dedupe", "dedupe_page", "pictures", "progress_bar"}
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.
 MOST_LINES = 450
@@ -121,6 +122,8 @@ def test_the_public_names_are_these():
         "OnlineBatchSelection",
         "OutOfMemoryError",
         "RandomSubset",
+        "Redundancy",
+        "RedundantGroups",
         "Refurbish",
         "RekindleError",
         "RemoteError",
@@ -133,6 +136,7 @@ def test_the_public_names_are_these():
         "Uniform",
         "WorkerError",
         "diversity",
+        "find_redundancy",
         "open",
         "train_proxy",
         "transforms",

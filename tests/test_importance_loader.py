@@ -157,7 +157,7 @@ def test_a_killed_worker_changes_no_score_and_no_choice(tmp_path, references):
 
 def test_scores_tell_the_age_of_the_view_that_they_were_measured_on():
     loader = make_loader(rk.Uniform())
-    loader._adaptive.scores.uses[:] = 5
+    loader._adaptive.scores.turns[:] = 5
     plan = plan_epoch(size=SIZE, epoch=6, seed=0, shuffle=False, batch_size=8, drop_last=False)
     plan = dataclasses.replace(plan, generations=4 - np.arange(SIZE) % 3)
     order = next(iter(planned_orders(plan)))

@@ -26,7 +26,7 @@ from rekindle.errors import (
 
 if TYPE_CHECKING:
     from rekindle import transforms
-    from rekindle.choose import Scores
+    from rekindle.choose import Redundancy, RedundantGroups, Scores
     from rekindle.choose.importance import (
         ActiveBias,
         Buckets,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SelectiveBackprop,
         Uniform,
     )
+    from rekindle.dedupe import find_redundancy
     from rekindle.fetch import RemoteOptions
     from rekindle.images import ArrayImages, ImageDataset, open
     from rekindle.loader import DataLoader
@@ -72,6 +73,8 @@ __all__ = [
     "OnlineBatchSelection",
     "OutOfMemoryError",
     "RandomSubset",
+    "Redundancy",
+    "RedundantGroups",
     "Refurbish",
     "RekindleError",
     "RemoteError",
@@ -84,6 +87,7 @@ __all__ = [
     "Uniform",
     "WorkerError",
     "diversity",
+    "find_redundancy",
     "open",
     "train_proxy",
     "transforms",
@@ -107,6 +111,8 @@ _HOMES = {
     "Method": "choose.importance",
     "OnlineBatchSelection": "choose.importance",
     "RandomSubset": "choose.importance",
+    "Redundancy": "choose",
+    "RedundantGroups": "choose",
     "Refurbish": "reuse",
     "RemoteOptions": "fetch",
     "Report": "tune",
@@ -115,6 +121,7 @@ _HOMES = {
     "SelectiveBackprop": "choose.importance",
     "Uniform": "choose.importance",
     "diversity": "reuse",
+    "find_redundancy": "dedupe",
     "open": "images",
     "train_proxy": "proxy",
 }

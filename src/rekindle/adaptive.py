@@ -17,15 +17,17 @@ from rekindle.errors import ArgumentError, FeedbackError, StateError
 from rekindle.feedback import Feedback, count_of
 from rekindle.run.tickets import Filled, Made
 from rekindle.ship.unpack import good_rows
+from rekindle.with_redundancy import Redundant
 
 
 class Adaptive:
     """A method at work on one loader: the scores, this epoch's choice, and the feedback on it so far."""
 
-    def __init__(self, method: Any, size: int, seed: int, counters: Counters) -> None:
-        self.method = copy.deepcopy(
-            method
-        )  # It may remember things, and another loader may use the original.
+    def __init__(
+        self, method: Any, size: int, seed: int, counters: Counters, redundant: Redundant | None = None
+    ) -> None:
+        self.redundant = redundant
+        self.method = copy.deepcopy(method)  # It may remember things, and be given to other loaders, too.
         self.name = name_of(method)
         self.scores = Scores.unknown(size, seed)
         self.counters = counters
@@ -44,10 +46,13 @@ class Adaptive:
                 self._take_in(ended)
             planned = self.method.plan(epoch, self.scores)
             ids, weights = checked(planned, len(self.scores), self.name)
+            if self.redundant is not None:
+                ids, weights = self.redundant.chosen(ids, weights, epoch)
             even_batches = bool(getattr(self.method, "even_batches", False))
-            choice = Choice(ids, weights, self.scores.uses[ids], even_batches, rank, world)
+            choice = Choice(ids, weights, self.scores.turns[ids], even_batches, rank, world)
             self.choice = choice.shared_evenly(self.scores.seed, epoch)
             self.scores.uses[np.unique(ids)] += 1
+            self.scores.turns[np.unique(ids) if self.redundant is None else self.redundant.used(ids)] += 1
             self.epoch = epoch
             self.chosen += len(ids)
         wants = getattr(self.method, "wants_load_times", None)
@@ -103,7 +108,7 @@ class Adaptive:
         age: Any = 0
         generations = last.order.generations
         if not isinstance(generations, int):  # They count the uses before, as this epoch's choice does.
-            ages = np.maximum(self.scores.uses[last.ids] - 1 - generations, 0)
+            ages = np.maximum(self.scores.turns[last.ids] - 1 - generations, 0)
             age = (ages if good is None else ages[good])[rows]
         self.feedback.add(of_batch[rows], age, losses, logits, targets)
 

@@ -90,8 +90,8 @@ def _choice(state: dict[str, Any], size: int) -> Choice | None:
             f"importance: the state was saved by one of {state['world']} ranks, and here are {world}. "
             "Save it between two trainings, or resume with as many ranks."
         )
-    uses = _array(_field(state, "scores"), "uses", np.dtype(np.int64), size)[ids] - 1
-    return Choice(ids, weights, uses, bool(_field(state, "even_batches")), rank, world)
+    turns = _array(_field(state, "scores"), "turns", np.dtype(np.int64), size)[ids] - 1
+    return Choice(ids, weights, turns, bool(_field(state, "even_batches")), rank, world)
 
 
 def _columns(found: Any, kinds: dict[str, type[np.generic]], size: int) -> list[Any]:

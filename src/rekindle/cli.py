@@ -1,4 +1,4 @@
-"""The command line: `rekindle pack`, `rekindle info`, `rekindle verify`."""
+"""The command line: `rekindle pack`, `rekindle info`, `rekindle verify`, `rekindle dedupe`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rekindle.errors import ArgumentError, RekindleError
+from rekindle.progress_bar import in_words, progress_bar
 
 OK, WRONG, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -37,6 +37,14 @@ _VERIFY = """\
 Read every sample: is its checksum right (where the format has one), can it be
 decoded to the end, is its label in range? Exit code 0 if all is well, 1 if
 anything is wrong, 2 if the question itself was."""
+
+_DEDUPE = """\
+Find images that are nearly the same as others of their class, by perceptual
+hashes, as groups of near-copies. The file that --out writes is what
+rk.Redundancy takes; --html shows the groups as pictures. Images that cannot be
+read are named and left out."""
+
+_MOST_NAMED = 20  # images that cannot be read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,10 +115,22 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--workers", type=_positive, metavar="N", help="threads (all cores)")
     verify.add_argument("--quiet", action="store_true", help="no progress bar")
     verify.set_defaults(run=_verify)
-    for command in (info, verify):
+    dedupe = commands.add_parser(
+        "dedupe",
+        help="find images that are nearly the same",
+        description=_DEDUPE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    dedupe.add_argument("--threshold", type=int, metavar="N", help="bits of 256 that may differ (40)")
+    dedupe.add_argument("--out", type=Path, metavar="FILE", help="write the groups to this file, as JSON")
+    dedupe.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows the groups")
+    dedupe.add_argument("--workers", type=_positive, metavar="N", help="processes (one a core)")
+    dedupe.add_argument("--quiet", action="store_true", help="no progress bar")
+    dedupe.set_defaults(run=_dedupe)
+    for command in (info, verify, dedupe):
         command.add_argument("source", metavar="FILE", help="a packed file, a pattern, a folder, or a URL")
         command.add_argument("--json", action="store_true", help="answer in JSON")
-    for command in (pack, info, verify):
+    for command in (pack, info, verify, dedupe):
         reading = command.add_argument_group("how the source is read")
         reading.add_argument("--format", help="hdf5, tfrecord, tar or lmdb, if its bytes do not tell")
         reading.add_argument("--images", metavar="NAME", help="the data set or the ending of images")
@@ -142,7 +162,7 @@ def _pack(parsed: argparse.Namespace) -> int:
     recipe = Recipe(parsed.resize, parsed.quality, parsed.raw_share)
     source = _open(parsed)
     started = time.monotonic()
-    with _bar("packing", len(source), parsed.quiet) as told:
+    with progress_bar("packing", len(source), parsed.quiet) as told:
         done = pack(
             source,
             Path(parsed.target),
@@ -156,7 +176,7 @@ def _pack(parsed: argparse.Namespace) -> int:
     took = max(time.monotonic() - started, 1e-9)
     shown = str(done.files[0]) if len(done.files) == 1 else f"{done.files[0]} … ({len(done.files)} files)"
     print(
-        f"{shown}: {done.samples:,} samples, {_bytes(done.nbytes)}, "
+        f"{shown}: {done.samples:,} samples, {in_words(done.nbytes)}, "
         f"{took:.1f} s ({done.samples / took:,.0f} samples/s)"
     )
     for reason in done.left_out:
@@ -177,8 +197,11 @@ def _info(parsed: argparse.Namespace) -> int:
     lines = [
         ("path", told["path"]),
         ("format", f"{told['format']}, {told['files']:,} file{'' if told['files'] == 1 else 's'}"),
-        ("samples", f"{told['samples']:,}, {_bytes(told['bytes'])}"),
-        ("a sample", f"{_bytes(size['least'])} to {_bytes(size['most'])}, median {_bytes(size['median'])}"),
+        ("samples", f"{told['samples']:,}, {in_words(told['bytes'])}"),
+        (
+            "a sample",
+            f"{in_words(size['least'])} to {in_words(size['most'])}, median {in_words(size['median'])}",
+        ),
         ("classes", f"{told['classes']:,}: {names}" if told["classes"] else "none"),
         ("a class", f"{a_class['least']:,} to {a_class['most']:,} samples"),
         ("unlabelled", f"{told['unlabelled']:,}"),
@@ -198,7 +221,7 @@ def _verify(parsed: argparse.Namespace) -> int:
 
     try:
         source = _open(parsed)
-        with _bar("verifying", len(source), parsed.quiet or parsed.json) as told:
+        with progress_bar("verifying", len(source), parsed.quiet or parsed.json) as told:
             found = verify(source, workers=parsed.workers, told=told)
     except DataError as error:
         if not parsed.json:
@@ -218,43 +241,40 @@ def _verify(parsed: argparse.Namespace) -> int:
     return OK if found["ok"] else WRONG
 
 
-def _bytes(count: int) -> str:
-    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return (
-        f"{count} B"
-        if units[0] == "B"
-        else f"{size:.3g} {units[0]}"
-        if size < 100
-        else f"{size:.0f} {units[0]}"
+def _dedupe(parsed: argparse.Namespace) -> int:
+    from rekindle.dedupe import find_redundancy
+    from rekindle.dedupe_page import write_page
+    from rekindle.images import ImageDataset
+
+    for path in (parsed.out, parsed.html):
+        if path is not None and not path.parent.is_dir():
+            raise ArgumentError(f"there is no folder {str(path.parent)!r} to write to.")
+    dataset = ImageDataset(_open(parsed))
+    groups = find_redundancy(
+        dataset, threshold=parsed.threshold, workers=parsed.workers, quiet=parsed.quiet or parsed.json
     )
-
-
-@contextmanager
-def _bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal; called with how many samples and bytes were done since the last call."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda samples, nbytes: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+    if parsed.out is not None:
+        groups.save(parsed.out)
+    if parsed.html is not None:
+        write_page(groups, dataset, parsed.html)
+    for reason in groups.unreadable[:_MOST_NAMED]:
+        print(f"left out: {reason}", file=sys.stderr)
+    told = {
+        "path": groups.data,
+        "samples": groups.size,
+        "groups": len(groups),
+        "samples_in_groups": groups.samples,
+        "could_be_spared": groups.copies,
+        "unreadable": len(groups.unreadable),
+        **groups.found_by,
+    }
+    if parsed.json:
+        print(json.dumps(told, indent=2))
+        return OK
+    print(
+        f"{groups.data}: {groups.size:,} samples, {len(groups):,} groups of near-copies with "
+        f"{groups.samples:,} samples; {groups.copies:,} could be spared ({groups.copies / groups.size:.1%})"
     )
-    started, done = time.monotonic(), 0
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total, rate="")
-
-        def told(samples: int, nbytes: int) -> None:
-            nonlocal done
-            done += nbytes
-            rate = done / max(time.monotonic() - started, 1e-3)
-            bar.update(task, advance=samples, rate=f"{_bytes(int(rate))}/s")
-
-        yield told
+    if groups.unreadable:
+        print(f"{len(groups.unreadable):,} samples cannot be read, and are in no group")
+    return OK

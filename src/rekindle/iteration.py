@@ -43,7 +43,7 @@ class EpochIterator:
         self._loader, self._runner, self._position = loader, runner, position
         self._progress, self._counters, self._in_order = loader._progress, loader._counters, loader.in_order
         self._pin = pinner(loader.pin_memory, loader.pin_memory_device)
-        self._noted = loader._note_reuse if loader.reuse is not None else None
+        self._noted = loader._note_reuse if loader.reuse or loader.redundancy else None
         to_device = loader._placement.to_device(loader.seed, self._pin)
         self._ahead = None if to_device is None else OneAhead(runner, to_device)
         self._ended = False

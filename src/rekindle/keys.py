@@ -30,6 +30,7 @@ class Step(IntEnum):
     FINAL = 0xFFFFFFFC  # of a sample that is cut in two: what is done anew each time
     ECHO = 0xFFFFFFFB
     BATCH_TRANSFORM = 0xFFFFFFFA
+    COPIES = 0xFFFFFFF9  # the order in which near-copies take turns
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
     CHOICE = 0xFFFE0000  # plus the number of the draw
 

@@ -11,15 +11,9 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, default_collate
 
-from rekindle import adaptive_state, arguments, state, with_accelerate, with_reuse
+from rekindle import adaptive_state, arguments, state, with_accelerate, with_redundancy, with_reuse
 from rekindle.adaptive import Adaptive
-from rekindle.choose import (
-    Orders,
-    PlannedSampler,
-    SamplerOrders,
-    planned_epochs,
-    stream_orders,
-)
+from rekindle.choose import Orders, PlannedSampler, Redundancy, SamplerOrders, planned_epochs, stream_orders
 from rekindle.choose.importance import Method
 from rekindle.counters import Counters
 from rekindle.iteration import EpochIterator, Progress
@@ -32,7 +26,7 @@ from rekindle.seeding import before_an_epoch, draw_seed, stream_seed, worker_see
 from rekindle.ship import BatchInfo
 from rekindle.ship.echo import EchoedBatches
 from rekindle.state import Position
-from rekindle.tune import Report, Views
+from rekindle.tune import Report
 from rekindle.with_reuse import Reuse
 
 Sample_co = TypeVar("Sample_co", covariant=True)
@@ -60,6 +54,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         batch_transform: Steps on whole batches of (images, labels), run where the batches end up: MixUp,
             CutMix, Normalize, ConvertImageDtype of `rekindle.transforms`; one or a list.
         importance: Which samples an epoch has, and at what weight: `Buckets()`, … or your own `Method`.
+        redundancy: `Redundancy(…)`: what to do with samples that are nearly the same as others.
 
     >>> loader = DataLoader(range(6), batch_size=4)
     >>> [batch.tolist() for batch in loader]
@@ -97,6 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         device: str | int | torch.device | None = None,
         batch_transform: Any = None,
         importance: Method | None = None,
+        redundancy: Redundancy | None = None,
     ) -> None:
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory,
@@ -117,8 +113,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         own_batches = self._auto_collation and self.batch_size is None
         with_reuse.check(reuse, final_transform, self._order, own_batches)
-        self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed)
-        self._views: Views | None = None
+        with_redundancy.check(redundancy, self._order, seed, reuse)
+        self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed, redundancy)
         self.device, self.batch_transform = device, batch_transform
         by_rows = self._auto_collation and self.collate_fn is default_collate and not stream
         by_rows = by_rows and final_transform is None
@@ -126,10 +122,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._placement = Placement.of(dataset, device, batch_transform, by_rows=by_rows, reuses=reuses)
         self._bad_samples = BadSamples(on_error, error_budget)
         self._counters = Counters()
-        self.importance = importance
+        self.importance, self.redundancy = importance, redundancy
+        self._adaptive: Adaptive | None = None
         arguments.check_importance(importance, self._order, seed, reuse)
-        adaptive = partial(Adaptive, importance, seed=self.seed, counters=self._counters)
-        self._adaptive = None if importance is None else adaptive(len(dataset))  # type: ignore[arg-type]
+        if importance is not None:
+            size: int = len(dataset)  # type: ignore[arg-type]
+            self._adaptive = Adaptive(importance, size, self.seed, self._counters, self._reuse.redundant)
         self._progress = Progress()
         self._next_epoch = 0
         self._kept_worker_seed: int | None = None  # of persistent workers, who are seeded once
@@ -205,8 +203,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             workers=self.num_workers,
             executor=self._work(0).chosen,
             bad_samples=self._bad_samples.found,
-            reuse=None if self._views is None else self._reuse.report(self._views, self._next_epoch),
+            reuse=self._reuse.report(self._next_epoch),
             importance=None if self._adaptive is None else self._adaptive.describe(),
+            redundancy=None if self._reuse.redundant is None else self._reuse.redundant.describe(),
         )
 
     def __len__(self) -> int:
@@ -215,7 +214,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             choice = self._adaptive.choice or self._adaptive.choose(self._progress.position.epoch)
             return choice.steps(self.batch_size or 1, self.drop_last)
         plain = super().__len__()
-        if not isinstance(self.reuse, Echo):
+        if not isinstance(self.reuse, Echo) and self.redundancy is None:
             return plain
         given: Any = self.dataset if self._order == "stream" else self.sampler
         size = len(given) if self._auto_collation else plain
@@ -223,12 +222,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _note_reuse(self, ready: Filled | Made, batch: Any) -> None:
         """Keep account of a batch of samples that may have been reused."""
-        info = BatchInfo(ready)
-        if self._views is None:
-            size = 0 if self._order == "stream" else len(self.dataset)  # type: ignore[arg-type]
-            self._views = Views(size, self.seed)
-        self._views.note(info.ids.numpy(), int(info.fresh.sum()), batch)
-        self._reuse.delivered(ready.order)
+        self._reuse.note(ready, batch, None if self._adaptive is None else self._adaptive.scores.uses)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
@@ -356,9 +350,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _park(self, runner: Any) -> None:
         """Keep a runner whose epoch is over for the next one, or end it."""
-        if (
-            self._adaptive is not None
-        ):  # All that this epoch can tell is known now: choose the next one's samples.
+        if self._adaptive is not None:  # All that this epoch can tell is known now: choose for the next one.
             try:
                 self._adaptive.choose(self._next_epoch, ended=True)
             except BaseException:
@@ -427,13 +419,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def rekindle(self) -> dict[str, Any]:
         """The arguments that torch's loader does not have, to make another loader like this one with."""
         names = ("seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory")
-        return {name: getattr(self, name) for name in (*names, "device", "batch_transform", "importance")}
+        further = ("device", "batch_transform", "importance", "redundancy")
+        return {name: getattr(self, name) for name in (*names, *further)}
 
     # A copy or a pickle of a loader has no workers, and begins with the next epoch.
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        for name in ("_parked", "_pass", "_reuse", "_views"):
+        for name in ("_parked", "_pass", "_reuse"):
             del kept[name]
         position = self._progress.position
         kept["_progress"] = Progress(Position(self._next_epoch) if position.begun else position)
@@ -444,7 +437,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept, _pass=None, _parked=Parked(), _views=None)
-        self._reuse = Reuse(self.dataset, self.reuse, self.final_transform, self.memory, self.seed)
+        self.__dict__.update(kept, _pass=None, _parked=Parked())
+        self._reuse = Reuse(
+            self.dataset, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
+        )
+        if self._adaptive is not None:
+            self._adaptive.redundant = self._reuse.redundant
         weakref.finalize(self, self._parked.close)
         weakref.finalize(self, self._reuse.close)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from rekindle import keys
-from rekindle.choose import BatchOrder, Choice, EpochPlan, Refresh, plan_echo, plan_epoch
+from rekindle.choose import Choice, EpochPlan, Redundancy, Refresh, plan_echo, plan_epoch
 from rekindle.choose.echo import echo_plan, length
 from rekindle.errors import ArgumentError
 from rekindle.global_random import STREAMS
@@ -40,7 +40,10 @@ from rekindle.reuse.store import memory_budget
 from rekindle.run.changes import fingerprint
 from rekindle.run.load import generators_kept
 from rekindle.run.native import device_steps, for_workers, is_native
+from rekindle.run.tickets import Filled, Made
+from rekindle.ship import BatchInfo
 from rekindle.tune import ReuseReport, Views
+from rekindle.with_redundancy import Redundant
 
 _FIXED_COST = 40_000  # what a sample costs beside its decoding, as bytes of a JPEG that take as long
 _LARGEST_OF = 8  # samples, by which it is judged how many fit
@@ -56,8 +59,10 @@ class Reuse:
         final_transform: Callable[[Any], Any] | None,
         memory: Any,
         seed: int,
+        redundancy: Redundancy | None = None,
     ) -> None:
         self._given, self.asked, self.seed = dataset, asked, seed
+        self.redundant = None if redundancy is None else Redundant(redundancy, len(dataset), seed)
         self.dataset = for_workers(dataset, without_device_steps=True)
         self._final_transform, self._memory = final_transform, memory
         self._native = is_native(self.dataset) and final_transform is None
@@ -68,9 +73,11 @@ class Reuse:
         self.reused: Reused | None = None
         self._looked_like: object = None
         self._refresh: Refresh | None = None
+        self._shared_refresh: Refresh | None = None
         self._costs: NDArray[np.float32] | None = None
         self.share = 1.0  # of the samples that fit the cache
         self._outcomes: list[float] = []
+        self._views: Views | None = None
 
     # Where the cut is.
 
@@ -214,6 +221,9 @@ class Reuse:
     ) -> Callable[[int], EpochPlan]:
         """What plans an epoch: of all samples, or of those that were chosen."""
         plan: Callable[..., EpochPlan] = plan_epoch if choice is None else choice.laid_out
+        redundant = self.redundant
+        if choice is None and redundant is not None:
+            plan = lambda **layout: redundant.choice(layout["epoch"]).laid_out(**layout)  # noqa: E731
         dataset: Any = self.dataset  # Plans outlive a pass, and must not keep the loader alive.
         basic: dict[str, Any] = {
             "seed": self.seed, "shuffle": shuffle, "batch_size": batch_size, "drop_last": drop_last
@@ -245,12 +255,20 @@ class Reuse:
         )  # fmt: skip
 
     def refresh(self) -> Refresh | None:
-        """When samples are made anew."""
+        """When samples are made anew; those that stand in for each other, together."""
+        plain = self._plain_refresh()
+        if plain is None or self.redundant is None:
+            return plain
+        if self._shared_refresh is None:
+            self._shared_refresh = self.redundant.refresh(plain)
+        return self._shared_refresh
+
+    def _plain_refresh(self) -> Refresh | None:
         if not isinstance(self.asked, Refurbish):
             return None
         size = len(self.dataset)
         if self._refresh is None or self._refresh.size != size:
-            self._refresh = Refresh(size, self.asked.factor, self.seed)
+            self._refresh, self._shared_refresh = Refresh(size, self.asked.factor, self.seed), None
         return self._refresh
 
     def costs(self) -> NDArray[np.float32] | None:
@@ -260,14 +278,31 @@ class Reuse:
             self._costs = None if lengths is None else (lengths + _FIXED_COST).astype(np.float32)
         return self._costs
 
-    def delivered(self, order: BatchOrder) -> None:
-        """Let go of what was used for the last time."""
+    def note(self, ready: Filled | Made, batch: Any, uses: NDArray[np.int64] | None) -> None:
+        """Keep account of a batch that is handed over, and let go of what was used for the last time.
+
+        `uses` are the samples' own, where a method chooses.
+        """
+        info, order = BatchInfo(ready), ready.order
+        ids = info.ids.numpy()
+        if self.redundant is not None:
+            self.redundant.note(order, ids, self._plain_refresh(), uses)
+        if self.asked is None:
+            return
+        if self._views is None:
+            size = 0 if isinstance(self.dataset, IterableDataset) else len(self.dataset)
+            self._views = Views(size, self.seed)
+        self._views.note(ids, int(info.fresh.sum()), batch)
         if order.plan is not None and order.plan.last_uses is not None and self.store is not None:
             ended = order.plan.last_uses[order.plan.rows(order.step)]
             self.store.drop(order.ids[ended], before=order.epoch + 1)
+        if self.redundant is not None and not self.redundant.removes and self.store is not None:
+            self.store.drop(self.redundant.used_up(order), before=order.epoch)
 
     def steps(self, plain: int, size: int, batch_size: int, drop_last: bool) -> int:
         """How many batches an epoch has, that has `plain` without reuse."""
+        if self.redundant is not None:
+            return self.redundant.steps(batch_size, drop_last)
         if not isinstance(self.asked, Echo):
             return plain
         if self.asked.after == "batch":
@@ -286,7 +321,8 @@ class Reuse:
             )
         elif self.asked is not None:
             said = f"Refurbish(factor={self.asked.factor}, balance={self.asked.balance!r})"
-        return {"reuse": said, "split": self.place}
+        alike = "" if self.redundant is None else self.redundant.identity
+        return {"reuse": said, "split": self.place, "redundancy": alike}
 
     def described_cut(self) -> str:
         """The cut in words."""
@@ -301,8 +337,11 @@ class Reuse:
                 self._outcomes = known_outcomes(self.layers, self._cut_at, 0)
         return self._outcomes
 
-    def report(self, views: Views, epochs: int) -> ReuseReport:
-        """What was saved, and what it cost in diversity, in so many epochs."""
+    def report(self, epochs: int) -> ReuseReport | None:
+        """What was saved, and what it cost in diversity, in so many epochs; None before the first batch."""
+        if self._views is None:
+            return None
+        views = self._views
         stats = None if self.store is None else self.store.stats
         saved = 0.0
         if stats is not None and stats.misses:
@@ -332,6 +371,8 @@ class Reuse:
         """Take over what a saved state says."""
         self.close()
         self.seed, self.place, self._refresh = seed, place, None
+        if self.redundant is not None:
+            self.redundant.follow(seed)
 
     def stream(self) -> Any:
         """An iterable data set as workers read it."""

@@ -35,6 +35,7 @@ class EpochPlan:
     batch_size: int
     drop_last: bool
     last_uses: NDArray[np.bool_] | None = None  # of parts that are kept for this epoch alone
+    own: NDArray[np.int64] | None = None  # whose places these are, where near-copies stand in for samples
 
     @property
     def steps(self) -> int:
@@ -87,27 +88,31 @@ def plan_epoch(
     chosen = np.arange(size) if ids is None and refresh is not None else ids
     count = size if ids is None else len(ids)
     turns = epoch if uses is None else uses
-    generations = None if refresh is None or chosen is None else refresh.generations(chosen, turns)
+    generations, fresh = None, None
+    if refresh is not None and chosen is not None:
+        generations = refresh.generations(chosen, turns)
+        fresh = refresh.made(chosen, generations == turns)
     if not shuffle:
         rows = np.arange(rank, count, world, dtype=np.int64)
-    elif generations is None or not balance:
+    elif fresh is None or not balance:
         rows = keys.permutation(count, seed, epoch)[rank::world]
     else:
         if costs is not None and ids is not None:
             costs = costs[ids]
-        order = balanced_order(generations == turns, batch_size * world, seed=seed, epoch=epoch, costs=costs)
+        order = balanced_order(fresh, batch_size * world, seed=seed, epoch=epoch, costs=costs)
         rows = order[rank::world]
     dealt = rows if ids is None else ids[rows]
-    return EpochPlan(
+    plan = EpochPlan(
         epoch=epoch,
         ids=dealt,
         generations=same(np.int64(epoch), rows) if generations is None else generations[rows],
         turns=same(np.int64(epoch), rows),
-        fresh=same(np.bool_(True), rows) if generations is None else (generations == turns)[rows],
+        fresh=same(np.bool_(True), rows) if fresh is None else fresh[rows],
         weights=same(np.float32(1), rows) if weights is None else weights[rows],
         batch_size=batch_size,
         drop_last=drop_last,
     )
+    return plan if refresh is None else refresh.stood_in(plan, epoch if uses is None else uses[rows])
 
 
 def same(value: np.generic, ids: NDArray[np.int64]) -> NDArray[Any]:

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle import keys
+
+if TYPE_CHECKING:
+    from rekindle.choose.plan import EpochPlan
 
 _CIRCLE = 2**63  # the turn that the order on the circle is drawn for: no epoch
 _FINEST = 1000  # factors are taken as fractions with denominators up to this
@@ -45,11 +49,32 @@ class Refresh:
         A turn is an epoch, if every sample is used once in each; otherwise it is how often the sample was
         used before.
         """
-        factor = Fraction(self.factor).limit_denominator(_FINEST)
-        up, down = factor.numerator, factor.denominator
+        up, down = self._fraction()
+        last_visit = self._last_visit(ids, turns)
+        generations = -(-(last_visit + 1) * up // (self.size * down)) - 1
+        return np.where(last_visit < 0, 0, generations)
+
+    def made(self, ids: NDArray[np.int64], fresh: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the `fresh` samples of an epoch really have to be made."""
+        return fresh
+
+    def stood_in(self, plan: EpochPlan, turns: NDArray[np.int64] | int) -> EpochPlan:
+        """The plan with others in the places of samples, where there are any that stand in for them."""
+        return plan
+
+    def rounds(self, places: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
+        """How often the part of each entry of the circle was made anew up to its turn `turns`."""
+        return self._last_visit(places, turns) // max(self.size, 1) + 1
+
+    def _last_visit(self, ids: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
+        """When each was refreshed last, in places counted round and round; negative for never."""
+        up, down = self._fraction()
         places, turns = self._places[np.asarray(ids)], np.asarray(turns, dtype=np.int64)
         # Turn t refreshes the places from ⌊t·size/factor⌋ up to ⌊(t+1)·size/factor⌋, counted round and round.
         refreshed = (turns + 1) * self.size * down // up
-        last_visit = places + (refreshed - 1 - places) // self.size * self.size
-        generations = -(-(last_visit + 1) * up // (self.size * down)) - 1
-        return np.where(last_visit < 0, 0, generations)
+        last: NDArray[np.int64] = places + (refreshed - 1 - places) // self.size * self.size
+        return last
+
+    def _fraction(self) -> tuple[int, int]:
+        factor = Fraction(self.factor).limit_denominator(_FINEST)
+        return factor.numerator, factor.denominator

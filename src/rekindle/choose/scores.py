@@ -25,6 +25,7 @@ _UNKNOWN: dict[str, tuple[type[np.generic], float]] = {
     "nbytes": (np.int64, -1),
     "loads": (np.int32, 0),
     "uses": (np.int64, 0),
+    "turns": (np.int64, 0),
 }
 _LOADS_REMEMBERED = 4
 
@@ -69,6 +70,7 @@ class Scores:
         nbytes: How large it is; −1 if not measured.
         loads: How often loading was measured.
         uses: In how many epochs, this one included, it was chosen.
+        turns: In how many of them its cached part was used: that of all near-copies that share one.
         wait_seconds, work_seconds: How long the training loops waited for batches and worked on them.
 
     """
@@ -88,6 +90,7 @@ class Scores:
     nbytes: NDArray[np.int64]
     loads: NDArray[np.int32]
     uses: NDArray[np.int64]
+    turns: NDArray[np.int64]
     wait_seconds: float = 0.0
     work_seconds: float = 0.0
 

@@ -43,6 +43,7 @@ class Report:
     replaced_workers: int
     bad_samples: list[BadSample]
     reuse: ReuseReport | None = None
+    redundancy: dict[str, Any] | None = None  # what became of near-copies
     importance: dict[str, Any] | None = None  # what the method that chooses samples says about itself
 
     @classmethod
@@ -55,6 +56,7 @@ class Report:
         bad_samples: list[BadSample],
         reuse: ReuseReport | None = None,
         importance: dict[str, Any] | None = None,
+        redundancy: dict[str, Any] | None = None,
     ) -> Report:
         """The report on what these counters say now."""
         return cls(
@@ -68,6 +70,7 @@ class Report:
             bad_samples=list(bad_samples),
             reuse=reuse,
             importance=importance,
+            redundancy=redundancy,
         )
 
     @property
@@ -101,6 +104,7 @@ class Report:
             ],
             "reuse": None if self.reuse is None else self.reuse.to_dict(),
             "importance": self.importance,
+            "redundancy": self.redundancy,
         }
 
     def to_html(self, path: str | Path) -> None:
@@ -140,7 +144,8 @@ class Report:
     def _lines(self) -> list[str]:
         """What there is to say beside the table."""
         lines = [] if self.reuse is None else self.reuse.lines()
-        return lines if self.importance is None else [*lines, _told(self.importance)]
+        told = {"importance": self.importance, "redundancy": self.redundancy}
+        return [*lines, *(_told(name, about) for name, about in told.items() if about is not None)]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         return [
@@ -154,8 +159,8 @@ class Report:
         ]
 
 
-def _told(importance: dict[str, Any]) -> str:
-    return "importance: " + ", ".join(f"{name} {value}" for name, value in importance.items())
+def _told(what: str, about: dict[str, Any]) -> str:
+    return f"{what}: " + ", ".join(f"{name} {value}" for name, value in about.items())
 
 
 _STYLE = """

@@ -20,6 +20,7 @@ from rekindle.choose.importance.method import (
     require_logits,
 )
 from rekindle.choose.importance.redundant import Copies, check_groups, without_copies
+from rekindle.choose.redundant_groups import RedundantGroups
 from rekindle.choose.scores import Scores
 from rekindle.errors import ArgumentError, StateError
 
@@ -56,7 +57,8 @@ class Buckets:
             "cross_entropy_of_iowa" (−P · log2 P, as published: very hard samples look unimportant), "margin"
             and "io". Several are combined as the mean of their percentiles, "io" counting for half.
         alpha: How the time to load counts against the size, in "io".
-        groups: For each sample, the number of the group of near-copies that it is in, or −1.
+        groups: The near-copies, as `rekindle.find_redundancy` gives them; or for each sample the number of
+            the group that it is in, or −1.
         copies: "remove" trains on one random member of a group an epoch; "repeat" has it stand in for the
             others.
 
@@ -79,7 +81,7 @@ class Buckets:
     bottleneck: Literal["auto", "cpu", "io"] = "auto"
     criteria: tuple[str, ...] | None = None
     alpha: float = 0.5
-    groups: NDArray[np.int64] | None = None
+    groups: RedundantGroups | NDArray[np.int64] | None = None
     copies: Copies | None = None
 
     stage: int = field(default=1, init=False)
@@ -100,7 +102,9 @@ class Buckets:
             raise ArgumentError("most_waiting=1 would leave nothing to train on")
         if (self.groups is None) != (self.copies is None):
             raise ArgumentError("groups= and copies= belong together: which samples are alike, and what then")
-        if self.groups is not None:
+        if isinstance(self.groups, RedundantGroups):
+            self.groups = self.groups.numbers()
+        elif self.groups is not None:
             self.groups = np.asarray(self.groups, dtype=np.int64)
         if self.criteria is not None:
             given: Any = self.criteria
@@ -122,7 +126,7 @@ class Buckets:
         check_one_of("name", name, tuple(PRESETS))
         chosen = PRESETS[name]
         if "copies" in chosen and parameters.get("groups") is None:
-            raise ArgumentError(f"{name} needs groups=: for each sample the number of its group, or −1")
+            raise ArgumentError(f"{name} needs groups=, such as rekindle.find_redundancy gives them")
         return cls(**{**chosen, **parameters})
 
     def wants_load_times(self, epoch: int) -> bool:
@@ -142,7 +146,7 @@ class Buckets:
         if epoch >= self.warmup:
             self._move(epoch, scores, self.waiting)
         ids = np.flatnonzero(~self.waiting)
-        if self.groups is not None and self.copies is not None and epoch >= self.warmup:
+        if isinstance(self.groups, np.ndarray) and self.copies is not None and epoch >= self.warmup:
             ids = without_copies(ids, self.groups, scores.uniforms(epoch, draw=2), self.copies)
         return ids, None
 
