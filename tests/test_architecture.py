@@ -18,6 +18,7 @@ WIRING = {
     "__init__",
     "__main__",
     "cli",
+    "cutting",
     "foreign_transforms",
     "images",
     "inspection",

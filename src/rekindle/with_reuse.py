@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -16,30 +15,16 @@ from torch.utils.data import IterableDataset
 from rekindle import keys
 from rekindle.choose import Choice, EpochPlan, Redundancy, Refresh, plan_echo, plan_epoch
 from rekindle.choose.echo import echo_plan, length
+from rekindle.cutting import Cutting
 from rekindle.errors import ArgumentError
 from rekindle.global_random import STREAMS
 from rekindle.reuse import Echo, Refurbish, Reused, Store
-from rekindle.reuse.choice import choose_cut, known_outcomes, parts_that_can_be_made
-from rekindle.reuse.codecs import find_codec
-from rekindle.reuse.cuts import (
-    BEFORE_DECODING,
-    Cut,
-    Finished,
-    ForeignCut,
-    NativeCut,
-    can_be_cut,
-    cut_foreign,
-    described,
-    not_cuttable,
-)
+from rekindle.reuse.choice import parts_that_can_be_made
+from rekindle.reuse.cuts import Cut
 from rekindle.reuse.data_fingerprint import data_fingerprint
-from rekindle.reuse.diversity import Diversity, refurbished
 from rekindle.reuse.echo_stream import EchoStream
-from rekindle.reuse.layers import Layer, find_split, layers_of
-from rekindle.reuse.store import memory_budget
 from rekindle.run.changes import fingerprint
 from rekindle.run.load import generators_kept
-from rekindle.run.native import device_steps, for_workers, is_native
 from rekindle.run.tickets import Filled, Made
 from rekindle.ship import BatchInfo
 from rekindle.tune import ReuseReport, Views
@@ -63,77 +48,16 @@ class Reuse:
     ) -> None:
         self._given, self.asked, self.seed = dataset, asked, seed
         self.redundant = None if redundancy is None else Redundant(redundancy, len(dataset), seed)
-        self.dataset = for_workers(dataset, without_device_steps=True)
+        self._cutting = Cutting(dataset, asked, final_transform)
+        self.dataset = self._cutting.dataset
         self._final_transform, self._memory = final_transform, memory
-        self._native = is_native(self.dataset) and final_transform is None
-        self.layers: list[Layer] = layers_of(self.dataset) if final_transform is None else []
-        on_device = device_steps(dataset)
-        self._last_place = len(self.layers) if on_device is None else on_device.layers_before
-        self.place: int | None = None if asked is None else self._place_asked_for(asked)
         self.reused: Reused | None = None
         self._looked_like: object = None
         self._refresh: Refresh | None = None
         self._shared_refresh: Refresh | None = None
         self._costs: NDArray[np.float32] | None = None
         self.share = 1.0  # of the samples that fit the cache
-        self._outcomes: list[float] = []
         self._views: Views | None = None
-
-    # Where the cut is.
-
-    def _place_asked_for(self, asked: Refurbish | Echo) -> int | None:
-        """The cut, if it was said where it is; None if it is to be measured."""
-        if self._final_transform is not None or (isinstance(asked, Echo) and asked.after == "batch"):
-            return 0
-        cuttable = self._native or can_be_cut(self.dataset)
-        if isinstance(asked, Refurbish):
-            if not cuttable:
-                raise not_cuttable(self.dataset, "reuse=Refurbish(…)")
-            return None if asked.split == "auto" else self._found(asked.split)
-        if asked.after == "read":
-            return BEFORE_DECODING if self._native else 0
-        if asked.after == "decode" or not cuttable:
-            return 0
-        if asked.after == "augment":
-            return min(_last_random(self.layers) + 1, self._last_place)
-        return self._found(asked.after, after=1)
-
-    def _found(self, step: int | str, after: int = 0) -> int:
-        """The cut before this step, or so many steps after it."""
-        place = find_split(self.layers, step) + after
-        if place > self._last_place:
-            raise ArgumentError(
-                f"{self.asked!r} would keep what {self.layers[self._last_place]} makes, which is left to the "
-                "device. Name a step before it, or open the data set with place='cpu'."
-            )
-        return place
-
-    def _cut_at(self, place: int) -> Cut:
-        if self._final_transform is not None:
-            if isinstance(self.asked, Echo) and self.asked.after == "augment":
-                return ForeignCut(Finished(self.dataset, self._final_transform), None)
-            return ForeignCut(self.dataset, self._final_transform)
-        if self._native:
-            return NativeCut(self.dataset, place)
-        if can_be_cut(self.dataset):
-            return cut_foreign(self.dataset, place)
-        return ForeignCut(self.dataset, None)
-
-    def _decide(self, memory: Any) -> int:
-        assert isinstance(self.asked, Refurbish)
-        codec = find_codec(self.asked.codec)
-        with generators_kept(STREAMS):
-            best = choose_cut(
-                self.layers,
-                self._cut_at,
-                lambda value: codec.pack(value).nbytes,
-                self.asked,
-                size=len(self.dataset),
-                capacity=memory_budget(memory) if self.asked.disk is None else math.inf,
-                last=self._last_place,
-                seed=self.seed,
-            )
-        return best.place
 
     # What workers get.
 
@@ -149,37 +73,28 @@ class Reuse:
             self.reused = self._made()
 
     def _made(self) -> Reused | None:
-        if self.asked is None:
-            return Reused(self._cut_at(0), None)
-        if isinstance(self.asked, Echo):
-            if self.asked.after == "batch":
-                return None if self._final_transform is None else Reused(self._cut_at(0), None)
-            assert self.place is not None
-            memory = self.asked.memory if self._memory is None else self._memory
-            return Reused(self._cut_at(self.place), Store(len(self.dataset), memory=memory))
-        memory = self.asked.memory if self._memory is None else self._memory
-        size = len(self.dataset)
-        if self.place is None:
-            self.place = self._decide(memory)
+        asked, cutting = self.asked, self._cutting
+        if asked is None or (isinstance(asked, Echo) and asked.after == "batch"):
+            return None if self._final_transform is None else Reused(cutting.cut(), None)
+        memory = asked.memory if self._memory is None else self._memory
+        if isinstance(asked, Echo):
+            return Reused(cutting.cut(), Store(len(self.dataset), memory=memory))
+        cutting.decide(memory, self.seed)
         store = Store(
-            size,
+            len(self.dataset),
             memory=memory,
-            disk=self.asked.disk,
-            codec=self.asked.codec,
-            fingerprint=self._fingerprint(),
+            disk=asked.disk,
+            codec=asked.codec,
+            fingerprint="" if asked.disk is None else self._fingerprint(asked),
         )
-        cut = self._cut_at(self.place)
+        cut = cutting.cut()
         self._admit(store, cut)
         return Reused(cut, store)
 
-    def _fingerprint(self) -> str:
+    def _fingerprint(self, asked: Refurbish) -> str:
         """What a cache on disk must have been made with to be of use."""
-        assert isinstance(self.asked, Refurbish)
-        assert self.place is not None
-        if self.asked.disk is None:
-            return ""
-        steps = [repr(layer.step) for layer in self.layers[: self.place]]
-        made_with = f"{data_fingerprint(self._given)} {steps} {self.seed} {self.asked.codec}"
+        steps = self._cutting.first_steps()
+        made_with = f"{data_fingerprint(self._given)} {steps} {self.seed} {asked.codec}"
         return hashlib.blake2b(made_with.encode(), digest_size=16).hexdigest()
 
     def _admit(self, store: Store, cut: Cut) -> None:
@@ -322,20 +237,7 @@ class Reuse:
         elif self.asked is not None:
             said = f"Refurbish(factor={self.asked.factor}, balance={self.asked.balance!r})"
         alike = "" if self.redundant is None else self.redundant.identity
-        return {"reuse": said, "split": self.place, "redundancy": alike}
-
-    def described_cut(self) -> str:
-        """The cut in words."""
-        if self._final_transform is not None:
-            return "before final_transform"
-        return "not decided yet" if self.place is None else described(self.layers, self.place)
-
-    def _known_outcomes(self) -> list[float]:
-        """How many distinct outcomes each layer has."""
-        if not self._outcomes and self.layers and len(self.dataset):
-            with generators_kept(STREAMS):
-                self._outcomes = known_outcomes(self.layers, self._cut_at, 0)
-        return self._outcomes
+        return {"reuse": said, "split": self._cutting.place, "redundancy": alike}
 
     def report(self, epochs: int) -> ReuseReport | None:
         """What was saved, and what it cost in diversity, in so many epochs; None before the first batch."""
@@ -349,28 +251,20 @@ class Reuse:
         counted = views.counted()
         return ReuseReport(
             cure=repr(self.asked),
-            cut=self.described_cut(),
+            cut=self._cutting.described(),
             fresh_share=views.fresh_share,
             fits=self.share,
             seconds_saved=saved,
             store=stats,
-            expected=self._expected(epochs),
+            expected=self._cutting.expected(epochs),
             counted_views=None if counted is None else counted[0],
             watched_views=None if counted is None else counted[1],
         )
 
-    def _expected(self, epochs: int) -> Diversity | None:
-        """Distinct views a sample, from the formulas; None if it is not known what steps there are."""
-        if self.asked is None or self.place is None or self.place < 0 or not self.layers:
-            return None
-        outcomes = self._known_outcomes()
-        uses = epochs * (self.asked.factor if isinstance(self.asked, Echo) else 1)
-        return refurbished(math.prod(outcomes), math.prod(outcomes[self.place :]), self.asked.factor, uses)
-
     def go_on(self, seed: int, place: int | None) -> None:
         """Take over what a saved state says."""
         self.close()
-        self.seed, self.place, self._refresh = seed, place, None
+        self.seed, self._cutting.place, self._refresh = seed, place, None
         if self.redundant is not None:
             self.redundant.follow(seed)
 
@@ -419,12 +313,3 @@ def check(reuse: Any, final_transform: Any, order: str, own_batches: bool) -> No
             "anew than others.",
             stacklevel=4,
         )
-
-
-def _last_random(layers: list[Layer]) -> int:
-    """The last layer that has more than one outcome."""
-    for place in range(len(layers) - 1, -1, -1):
-        outcomes = layers[place].diversity
-        if outcomes is None or outcomes > 1:
-            return place
-    return len(layers) - 1
