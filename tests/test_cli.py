@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from PIL import Image
 import rekindle as rk
 from rekindle import packing, recipes
 from rekindle.cli import main
+from rekindle.fetch.tar_writer import TarWriter
 from rekindle.recipes import Recipe
 
 FORMATS = ("h5", "tfrecord", "tar", "lmdb")
@@ -96,6 +98,35 @@ def test_images_that_are_small_already_stay_as_they_are(images: Path) -> None:
     stored = (images / "class0/001.png").read_bytes()
     assert recipes.prepare(stored, 0, Recipe(resize=100)) == stored
     assert recipes.prepare(stored, 0, Recipe(resize=10)) != stored
+
+
+def test_the_next_shard_is_prepared_while_one_is_finished(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a shard waits for the disk; processors need not."""
+    begun = threading.Event()
+    prepare, close = recipes.prepare, TarWriter.close
+
+    def noted(stored: Any, index: int, recipe: Recipe) -> bytes:
+        if index >= 75:
+            begun.set()
+        return prepare(stored, index, recipe)
+
+    def patient(writer: TarWriter) -> None:
+        assert begun.wait(20)
+        close(writer)
+
+    monkeypatch.setattr(recipes, "prepare", noted)
+    monkeypatch.setattr(TarWriter, "close", patient)
+    packing.pack(rk.open(images).source, tmp_path / "x.tar", Recipe(resize=16), shards=2, workers=1)
+    assert len(rk.open(tmp_path / "x-*.tar")) == 150
+
+
+def test_packing_does_not_wait_for_torch(images: Path, tmp_path: Path) -> None:
+    """Loading it takes as long as preparing some hundred photographs."""
+    program = "import sys; from rekindle.cli import main; sys.exit(main() or 'torch' in sys.modules)"
+    command = ["pack", str(images), str(tmp_path / "x.tar"), "--resize", "16", "--raw-share", "0.5"]
+    assert subprocess.run([sys.executable, "-c", program, *command], check=False).returncode == 0
 
 
 # Interrupted runs.

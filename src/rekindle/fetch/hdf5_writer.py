@@ -26,6 +26,7 @@ class Hdf5Writer:
             import h5py
         except ImportError:
             raise ArgumentError("writing HDF5 files needs h5py: pip install 'rekindle[hdf5]'.") from None
+        self._h5py: Any = h5py
         self._target = AtomicFile(path)
         self._file: Any = h5py.File(self._target.name, "w")
         grows: dict[str, Any] = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK,)}
@@ -49,8 +50,13 @@ class Hdf5Writer:
             data.resize((start + count,))
         if not count:
             return
-        for number, (_, content, _) in enumerate(self._waiting):  # h5py takes arrays of arrays for tables.
-            self._images[start + number] = np.frombuffer(content, dtype=np.uint8)
+        contents = np.empty(count, dtype=self._images.dtype)
+        for number, (_, content, _) in enumerate(self._waiting):
+            contents[number] = np.frombuffer(content, dtype=np.uint8)
+        # One call of the library's. Above it, h5py would make a table of contents that are equally long.
+        rows = self._images.id.get_space()
+        rows.select_hyperslab((start,), (count,))
+        self._images.id.write(self._h5py.h5s.create_simple((count,)), rows, contents)
         self._keys[start:] = [key for key, _, _ in self._waiting]
         self._labels[start:] = [label for _, _, label in self._waiting]
         self._waiting.clear()
