@@ -24,7 +24,7 @@ from typing import Any
 from rekindle import recipes, spool
 from rekindle.errors import ArgumentError, DataError
 from rekindle.fetch.remote_store import is_url
-from rekindle.fetch.source import Source
+from rekindle.fetch.source import Source, copied
 from rekindle.fetch.writers import WRITTEN_ENDINGS, Writer, writer_for
 from rekindle.recipes import Recipe
 from rekindle.spool import Record
@@ -212,7 +212,7 @@ class _Run:
     def _record(self, index: int) -> Record:
         label = self._source.target(index)
         try:
-            data = recipes.prepare(self._source.read(index), index, self._recipe)
+            data = recipes.prepare(copied(self._source, index), index, self._recipe)
         except DataError as error:
             reason = f"{self._source.path(index)!r} (sample {index}): {error}"
             if self._skip_broken:
