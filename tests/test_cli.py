@@ -297,6 +297,60 @@ def test_mistakes_are_answered_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_disk_that_takes_no_more_is_an_error_of_one_line(images: Path, tmp_path: Path, ending: str) -> None:
+    """HDF5's library crashes if it is told that a write has failed. The limit fails as a full disk does."""
+    program = (
+        "import resource, sys; from rekindle.cli import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
+    )
+    command = ["pack", str(images), str(tmp_path / f"x.{ending}")]
+    ended = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith(f"rekindle: cannot write {command[2]!r}: ")
+    assert not Path(command[2]).exists()
+    assert main(command) == 0
+    assert len(rk.open(command[2])) == 150
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pack", str(images), "/proc/x.tar"]) == 1
+    assert capsys.readouterr().err.startswith("rekindle: cannot write '/proc/x.tar': ")
+
+
+def test_a_file_that_vanishes_is_named_and_can_be_left_out(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(images, tmp_path / "train")
+    source = rk.open(tmp_path / "train").source
+    (tmp_path / "train/class0/001.png").unlink()
+    with pytest.raises(rk.DataError, match=r"class0/001.png' \(sample 1\): No such file"):
+        packing.pack(source, tmp_path / "x.tar")
+    packed = packing.pack(source, tmp_path / "x.tar", skip_broken=True)
+    assert (packed.samples, len(packed.left_out)) == (149, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pack", "a", "b.tar", "--shard", "4"], "does not take '--shard'. Did you mean --shards?"),
+        (["pack", "a", "b.tar", "--resise=4"], "does not take '--resise'. Did you mean --resize?"),
+        (["verify", "a", "--nothing"], "does not take '--nothing'. See rekindle verify --help."),
+        (["verify", "a", "--workers", "two"], "a whole number from 1 on, but got 'two'"),
+        (["pak", "a", "b.tar"], "choose from 'pack', 'info', 'verify'"),
+    ],
+)
+def test_misspelt_options_are_told(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_broken_image_is_named_and_can_be_left_out(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ give the same bytes, however often a run was interrupted.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -61,7 +62,7 @@ def pack(
     _check(source, target, shards)
     names = shard_names(target, shards)
     work = target.parent / f".{target.name}.packing"
-    with _alone_in(work):
+    with _writing(target), _alone_in(work):
         plan = _plan(source, recipe, shards, skip_broken)
         going_on = _same_plan(work, plan)
         if not (going_on and (work / "complete").exists()):
@@ -213,8 +214,9 @@ class _Run:
         label = self._source.target(index)
         try:
             data = recipes.prepare(copied(self._source, index), index, self._recipe)
-        except DataError as error:
-            reason = f"{self._source.path(index)!r} (sample {index}): {error}"
+        except (DataError, OSError) as error:
+            told = error.strerror if isinstance(error, OSError) else error
+            reason = f"{self._source.path(index)!r} (sample {index}): {told}"
             if self._skip_broken:
                 return Record(reason, None, label)
             raise DataError(
@@ -241,6 +243,17 @@ def sample_keys(source: Source) -> list[str]:
 
 
 # The working folder.
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Say what could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = " Make room, and run the same command again to go on." if full else ""
+        raise DataError(f"cannot write {str(target)!r}: {error.strerror or error}.{hint}") from error
 
 
 @contextmanager
