@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,9 @@ from rekindle.fetch.record_index import (
     make_rows,
 )
 
-PATIENCE = 60.0  # seconds for a file, and one more for each megabyte that it has
+# Seconds for a file, and one more for each megabyte that it has: by the clock, since storage may be slow, and
+# of work, of which a sound file takes a tenth; damaged ones make the library work for ever.
+PATIENCE, WORK = 60.0, 5.0
 _PIECE = 1 << 16
 _MOST_GROWTH = 2000  # no compression of HDF5 makes more of its bytes
 
@@ -82,7 +85,8 @@ class Library:
             where: dict[str, Any] = {"path": os.path.abspath(file.name), "size": None}
             if "://" in file.name:
                 where = {"path": None, "size": file.size}
-            request = {**where, "out": str(out), **{k: settings.get(k) for k in ("images", "labels")}}
+            where |= {"out": str(out), "seconds": WORK + file.size / 1e6}
+            request = {**where, **{k: settings.get(k) for k in ("images", "labels")}}
             answer = self._answer(file, json.dumps(request).encode() + b"\n")
             if "refused" in answer:
                 raise FormatError(f"{file.name!r}: {answer['refused']}")
@@ -116,8 +120,9 @@ class Library:
             deadline += self._send(process, file, *json.loads(line)["read"])
             line = _line(process, deadline)
         if line is None or not line.endswith(b"\n"):
-            what = "took too long" if line is None else "crashed"
             self.close()
+            late = line is None or process.returncode == -signal.SIGXCPU
+            what = "took too long" if late else "crashed"
             raise FormatError(f"{file.name!r} at byte 0: HDF5's library {what} on this file. It is damaged.")
         answer: dict[str, Any] = json.loads(line)
         return answer
