@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-MEMORY = 4 << 30
+SOME_MEMORY, MEMORY_A_BYTE, MOST_MEMORY = 256 << 20, 64, 4 << 30  # a byte of the file
 MOST_SHOWN = 40
 IMAGE_NAMES = ("images", "image", "data", "x", "img", "imgs", "jpeg", "jpg", "encoded", "features")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "cls", "class", "classes")
@@ -32,11 +32,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import h5py
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     h5py._errors.silence_errors()
     for line in iter(sys.stdin.buffer.readline, b""):
         request = json.loads(line)
-        _allow(request["seconds"])
+        _allow(request["seconds"], request["bytes"])
         try:
             answer, arrays = _answer(h5py, request)
             np.savez(request["out"], **arrays)
@@ -47,12 +46,18 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _allow(seconds: float) -> None:
-    """Let the system end this process after so many more seconds of work, in the library or elsewhere."""
+def _allow(seconds: float, nbytes: int) -> None:
+    """Set what this process may take more than it has taken: seconds of work, and memory by the file's size."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    limit = int(used.ru_utime + used.ru_stime + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit if most < 0 else min(limit, most), most))
+    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 1)
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    _limit(resource.RLIMIT_AS, min(MOST_MEMORY, mapped + SOME_MEMORY + MEMORY_A_BYTE * nbytes))
+
+
+def _limit(what: int, wanted: int) -> None:
+    _, most = resource.getrlimit(what)
+    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 def _answer(h5py: Any, request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

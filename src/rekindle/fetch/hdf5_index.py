@@ -85,7 +85,7 @@ class Library:
             where: dict[str, Any] = {"path": os.path.abspath(file.name), "size": None}
             if "://" in file.name:
                 where = {"path": None, "size": file.size}
-            where |= {"out": str(out), "seconds": WORK + file.size / 1e6}
+            where |= {"out": str(out), "seconds": WORK + file.size / 1e6, "bytes": file.size}
             request = {**where, **{k: settings.get(k) for k in ("images", "labels")}}
             answer = self._answer(file, json.dumps(request).encode() + b"\n")
             if "refused" in answer:
