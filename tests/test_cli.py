@@ -72,6 +72,7 @@ def test_any_readable_goes_to_any_format_in_shards(images: Path, tmp_path: Path,
     assert main(["pack", str(tmp_path / "first.tar"), str(tmp_path / f"x.{ending}"), "--shards", "4"]) == 0
     before, after = rk.open(images, decode=False), rk.open(tmp_path / f"x-*.{ending}", decode=False)
     assert [(bytes(data), label) for data, label in after] == [before[index] for index in range(150)]
+    assert after.source.path(77).endswith("class1/077"), "samples keep their names"
 
 
 def test_images_become_smaller_and_a_share_of_them_pixels(images: Path, tmp_path: Path) -> None:

@@ -247,8 +247,9 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         open_source(path)
 
 
-def test_labels_can_be_given_by_key(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.tar", jpegs(3))
+@pytest.mark.parametrize("ending", ["h5", "tfrecord", "tar"])
+def test_labels_can_be_given_by_key(tmp_path: Path, ending: str) -> None:
+    path = pack(tmp_path / f"a.{ending}", jpegs(3))
     labels = {"photos/0000": "b", "photos/0001": "a", "photos/0002": "b"}
     source = rk.open(path, labels=labels)
     assert (source.targets, source.classes) == ([1, 0, 1], ["a", "b"])

@@ -19,6 +19,7 @@ SOME_MEMORY, MEMORY_A_BYTE, MOST_MEMORY = 256 << 20, 64, 4 << 30  # a byte of th
 MOST_SHOWN = 40
 IMAGE_NAMES = ("images", "image", "data", "x", "img", "imgs", "jpeg", "jpg", "encoded", "features")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "cls", "class", "classes")
+KEY_NAMES = ("keys", "key", "filenames", "filename", "paths", "names")
 MOST_AXES = 8
 MORE_CHUNKS = 1_000_000  # than the file has bytes: most of them would never have been written
 
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def _allow(seconds: float, nbytes: int) -> None:
-    """Set what this process may take more than it has taken: seconds of work, and memory by the file's size."""
+    """Set what this process may take beyond what it has: seconds of work, and memory by the file's size."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 1)
     with open("/proc/self/statm") as file:
@@ -75,6 +76,11 @@ def _answer(h5py: Any, request: dict[str, Any]) -> tuple[dict[str, Any], dict[st
                 described, more = _described(h5py, found[labels], "labels")
                 answer["labels"] = {"name": labels, **described}
                 answer["classes"] = _classes(found[labels])
+                arrays |= more
+            keys = _choose_keys(h5py, found, images, labels)
+            if keys is not None:
+                described, more = _described(h5py, found[keys], "keys")
+                answer["keys"] = {"name": keys, **described}
                 arrays |= more
         answer["base"] = base
         return answer, arrays
@@ -216,6 +222,16 @@ def _choose_labels(h5py: Any, found: dict[str, Any], wanted: str | None, images:
         return named[0]
     numbers = [name for name in fitting if found[name].dtype.kind in "iu"]
     return numbers[0] if len(numbers) == 1 else None
+
+
+def _choose_keys(h5py: Any, found: dict[str, Any], images: str, labels: str | None) -> str | None:
+    """A data set of texts, one for each image, whose name says that they are names."""
+    for wish in KEY_NAMES:
+        for name, data in found.items():
+            fits = name not in (images, labels) and data.shape == found[images].shape[:1]
+            if _last(name) == wish and fits and _kind(h5py, data) in ("vlen", "fixed"):
+                return name
+    return None
 
 
 def _described(h5py: Any, data: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

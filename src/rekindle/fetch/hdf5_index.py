@@ -185,6 +185,7 @@ def _index_one(library: Library, file: ByteFile, settings: Mapping[str, Any]) ->
         if "images" not in answer:
             return _of_groups(file, answer, arrays["places"])
         labels = _labels(file, answer, arrays)
+        keys = _texts(file, answer, arrays, "keys") if "keys" in answer else None
         rows, decodings, chunks = _of_array(file, answer["images"], arrays.get("images"), answer["base"])
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, FormatError):
@@ -192,7 +193,9 @@ def _index_one(library: Library, file: ByteFile, settings: Mapping[str, Any]) ->
         raise FormatError(f"{file.name!r} at byte 0: a damaged description: {error}") from error
     if labels is not None and len(labels) != len(rows):
         raise FormatError(f"{file.name!r} at byte 0: {len(labels)} labels for {len(rows)} images.")
-    return rows, decodings, chunks, None, labels, answer.get("classes")
+    if keys is not None and len(keys) != len(rows):
+        raise FormatError(f"{file.name!r} at byte 0: {len(keys)} names for {len(rows)} images.")
+    return rows, decodings, chunks, keys, labels, answer.get("classes")
 
 
 def _of_groups(file: ByteFile, answer: Mapping[str, Any], places: NDArray[np.int64]) -> Part:
@@ -309,14 +312,18 @@ def _labels(file: ByteFile, answer: Mapping[str, Any], arrays: Mapping[str, Any]
             raise FormatError(f"{file.name!r} at byte 0: labels of the type {dtype}.")
         numbers: list[int | str] = _whole(file, told, table, dtype).astype(np.int64).tolist()
         return numbers
+    return [text.decode("utf-8", errors="replace") for text in _texts(file, answer, arrays, "labels")]
+
+
+def _texts(file: ByteFile, answer: Mapping[str, Any], arrays: Mapping[str, Any], name: str) -> list[bytes]:
+    """The texts of a data set."""
+    told, table = answer[name], arrays.get(name)
     if told["kind"] == "vlen":
         offsets, lengths = heap_ranges(file, _whole(file, told, table, REFERENCE), answer["base"])
-        return [
-            bytes(file.read(offset, length)).rstrip(b"\0").decode("utf-8", errors="replace")
-            for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
-        ]
-    texts = _whole(file, told, table, np.dtype(told["dtype"].replace("V", "S")))
-    return [text.decode("utf-8", errors="replace") for text in texts.tolist()]
+        places = zip(offsets.tolist(), lengths.tolist(), strict=True)
+        return [bytes(file.read(offset, length)).rstrip(b"\0") for offset, length in places]
+    texts: list[bytes] = _whole(file, told, table, np.dtype(told["dtype"].replace("V", "S"))).tolist()
+    return texts
 
 
 def _joined(parts: Sequence[Part]) -> RecordIndex:
