@@ -176,7 +176,7 @@ class _Run:
                 nbytes += len(record.data)
         return nbytes
 
-    def _pieces(self, bounds: Sequence[tuple[int, int]]) -> Generator[list[Record]]:
+    def _pieces(self, bounds: Sequence[tuple[int, int]]) -> Generator[list[Record], None, None]:
         """The records in order, prepared by several threads at once, a few pieces ahead."""
         waiting: deque[Future[list[Record]]] = deque()
         prefetch = getattr(self._source, "prefetch", None)

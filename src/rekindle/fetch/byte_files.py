@@ -12,7 +12,7 @@ import errno
 import mmap
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rekindle.errors import DataError, FormatError
@@ -123,9 +123,9 @@ class LocalFile:
             raise FormatError(f"{self.name!r} at byte {self.size}: the file has become shorter.")
         return file
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone by then.
         for file in getattr(self, "_descriptors", ()):
-            os.close(file)
+            close(file)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "_changed": self._changed}
