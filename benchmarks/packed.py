@@ -31,6 +31,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from benchmarks.photographs import described, photographs
 WORKERS, BATCH_SIZE, BUFFER = 2, 64, 1000
 FORMATS = {"HDF5": "h5", "TFRecord": "tfrecord", "tar": "tar", "LMDB": "lmdb"}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+GONE_THROUGH, COPIED = "gone through", "copied without the lock"
 LEAST_SECONDS = 0.5
 MANY = 10_000_000
 
@@ -52,8 +54,8 @@ MANY = 10_000_000
 # Bytes only.
 
 
-def reader(contender: str, path: str) -> tuple[int, Callable[[int], Any]]:
-    """How many samples there are, and what reads one."""
+def reader(contender: str, path: str, copies: bool = False) -> tuple[int, Callable[[int], Any]]:
+    """How many samples there are, and what reads one; of ours, as a view or as a copy."""
     if contender == "h5py":
         import h5py
 
@@ -68,20 +70,21 @@ def reader(contender: str, path: str) -> tuple[int, Callable[[int], Any]]:
 
         return len(names), read
     from rekindle.fetch import open_source
+    from rekindle.fetch.source import copied
 
     source = open_source(path)
-    return len(source), source.read
+    return len(source), partial(copied, source) if copies else source.read
 
 
 def measure_bytes(contender: str, path: str, how: str, threads: int = 1) -> float:
     """Samples a second in random order: as a view, as a copy, or gone through, by so many threads."""
-    count, read = reader(contender, path)
+    count, read = reader(contender, path, copies=how == COPIED)
     use: Callable[[int], Any] = {
-        "view": lambda: read,
-        "copy": lambda: lambda index: bytes(read(index)),
-        "copied without the lock": lambda: read.__self__.copy,  # type: ignore[attr-defined]
-        "gone through": lambda: lambda index: zlib.crc32(read(index)),
-    }[how]()
+        "view": read,
+        "copy": lambda index: bytes(read(index)),
+        COPIED: read,
+        GONE_THROUGH: lambda index: zlib.crc32(read(index)),
+    }[how]
     order = list(range(count))
     random.Random(0).shuffle(order)
 
@@ -256,8 +259,8 @@ def _bytes(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
 def _threads(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
     found = []
     for name, how, bar in (
-        *((name, "gone through", Bar("≥", 1.7)) for name in FORMATS),
-        ("HDF5", "copied without the lock", Bar("≥", 1.7, aim=True)),
+        *((name, GONE_THROUGH, Bar("≥", 1.7)) for name in FORMATS),
+        ("HDF5", COPIED, Bar("≥", 1.7, aim=True)),
     ):
         turns = {
             shown: _call(measure_bytes, contender=name, path=packs[FORMATS[name]], how=how, threads=threads)

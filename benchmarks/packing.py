@@ -19,7 +19,9 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.alternate import alternate
 from benchmarks.answer import Bar, Comparison, compare
@@ -39,7 +41,9 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
         folder.mkdir(parents=True)
         for number, image in enumerate(images):
             shutil.copy(image, folder / f"{number:06}{image.suffix.lower()}")
-        turns = {"cat": lambda: in_fresh_process(concatenate, folder=str(folder))}
+        turns: dict[str, Callable[[], Any]] = {
+            "cat": lambda: in_fresh_process(concatenate, folder=str(folder))
+        }
         for name, ending in ENDINGS.items():
             turns[name] = _turn(folder, ending, small=False)
         plain = alternate(turns, rounds)
@@ -56,7 +60,7 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     ]
 
 
-def _turn(folder: Path, ending: str, small: bool):  # type: ignore[no-untyped-def]
+def _turn(folder: Path, ending: str, small: bool) -> Callable[[], Any]:
     return lambda: in_fresh_process(packed, folder=str(folder.parent), ending=ending, small=small)
 
 
