@@ -7,6 +7,7 @@ file that the request names and an answer a line. Imports nothing of the package
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import resource
@@ -79,9 +80,10 @@ def _answer(h5py: Any, request: dict[str, Any]) -> tuple[dict[str, Any], dict[st
                 arrays |= more
             keys = _choose_keys(h5py, found, images, labels)
             if keys is not None:
-                described, more = _described(h5py, found[keys], "keys")
-                answer["keys"] = {"name": keys, **described}
-                arrays |= more
+                with contextlib.suppress(Refused):  # Samples can be read without names.
+                    described, more = _described(h5py, found[keys], "keys")
+                    answer["keys"] = {"name": keys, **described}
+                    arrays |= more
         answer["base"] = base
         return answer, arrays
 

@@ -43,7 +43,7 @@ from rekindle.fetch.record_index import (
 )
 
 # Seconds for a file, and one more for each megabyte that it has: by the clock, since storage may be slow, and
-# of work, of which a sound file takes a tenth; damaged ones make the library work for ever.
+# of work, of which sound files take far less; damaged ones make the library work for ever.
 PATIENCE, WORK = 60.0, 5.0
 _PIECE = 1 << 16
 _MOST_GROWTH = 2000  # no compression of HDF5 makes more of its bytes
