@@ -72,9 +72,9 @@ def compare(
     rows = []
     for name, values in found.items():
         median = statistics.median(values)
-        ratios = [a / b for a, b in zip(values, found[peer], strict=True)]
-        ratio = median / statistics.median(found[peer])
-        alone = name == peer
+        alone = name == peer  # whose value may be 0
+        ratios = [1.0 if alone else a / b for a, b in zip(values, found[peer], strict=True)]
+        ratio = 1.0 if alone else median / statistics.median(found[peer])
         row = Row(
             contender=name,
             values=[float(value) for value in values],

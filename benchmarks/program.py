@@ -16,6 +16,7 @@ from typing import Any
 PROGRAMS = (
     "peers",
     "packed",
+    "packing",
     "pipelines",
     "reuse",
     "layers",

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from PIL import Image
 import rekindle as rk
 from rekindle import packing, recipes
 from rekindle.cli import main
+from rekindle.fetch.tar_writer import TarWriter
 from rekindle.recipes import Recipe
 
 FORMATS = ("h5", "tfrecord", "tar", "lmdb")
@@ -70,6 +72,7 @@ def test_any_readable_goes_to_any_format_in_shards(images: Path, tmp_path: Path,
     assert main(["pack", str(tmp_path / "first.tar"), str(tmp_path / f"x.{ending}"), "--shards", "4"]) == 0
     before, after = rk.open(images, decode=False), rk.open(tmp_path / f"x-*.{ending}", decode=False)
     assert [(bytes(data), label) for data, label in after] == [before[index] for index in range(150)]
+    assert after.source.path(77).endswith("class1/077"), "samples keep their names"
 
 
 def test_images_become_smaller_and_a_share_of_them_pixels(images: Path, tmp_path: Path) -> None:
@@ -96,6 +99,35 @@ def test_images_that_are_small_already_stay_as_they_are(images: Path) -> None:
     stored = (images / "class0/001.png").read_bytes()
     assert recipes.prepare(stored, 0, Recipe(resize=100)) == stored
     assert recipes.prepare(stored, 0, Recipe(resize=10)) != stored
+
+
+def test_the_next_shard_is_prepared_while_one_is_finished(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a shard waits for the disk; processors need not."""
+    begun = threading.Event()
+    prepare, close = recipes.prepare, TarWriter.close
+
+    def noted(stored: Any, index: int, recipe: Recipe) -> bytes:
+        if index >= 75:
+            begun.set()
+        return prepare(stored, index, recipe)
+
+    def patient(writer: TarWriter) -> None:
+        assert begun.wait(20)
+        close(writer)
+
+    monkeypatch.setattr(recipes, "prepare", noted)
+    monkeypatch.setattr(TarWriter, "close", patient)
+    packing.pack(rk.open(images).source, tmp_path / "x.tar", Recipe(resize=16), shards=2, workers=1)
+    assert len(rk.open(tmp_path / "x-*.tar")) == 150
+
+
+def test_packing_does_not_wait_for_torch(images: Path, tmp_path: Path) -> None:
+    """Loading it takes as long as preparing some hundred photographs."""
+    program = "import sys; from rekindle.cli import main; sys.exit(main() or 'torch' in sys.modules)"
+    command = ["pack", str(images), str(tmp_path / "x.tar"), "--resize", "16", "--raw-share", "0.5"]
+    assert subprocess.run([sys.executable, "-c", program, *command], check=False).returncode == 0
 
 
 # Interrupted runs.
@@ -264,6 +296,60 @@ def test_mistakes_are_answered_in_one_line(
     assert message.startswith("rekindle: ")
     assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_disk_that_takes_no_more_is_an_error_of_one_line(images: Path, tmp_path: Path, ending: str) -> None:
+    """HDF5's library crashes if it is told that a write has failed. The limit fails as a full disk does."""
+    program = (
+        "import resource, sys; from rekindle.cli import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
+    )
+    command = ["pack", str(images), str(tmp_path / f"x.{ending}")]
+    ended = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith(f"rekindle: cannot write {command[2]!r}: ")
+    assert not Path(command[2]).exists()
+    assert main(command) == 0
+    assert len(rk.open(command[2])) == 150
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pack", str(images), "/proc/x.tar"]) == 1
+    assert capsys.readouterr().err.startswith("rekindle: cannot write '/proc/x.tar': ")
+
+
+def test_a_file_that_vanishes_is_named_and_can_be_left_out(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(images, tmp_path / "train")
+    source = rk.open(tmp_path / "train").source
+    (tmp_path / "train/class0/001.png").unlink()
+    with pytest.raises(rk.DataError, match=r"class0/001.png' \(sample 1\): No such file"):
+        packing.pack(source, tmp_path / "x.tar")
+    packed = packing.pack(source, tmp_path / "x.tar", skip_broken=True)
+    assert (packed.samples, len(packed.left_out)) == (149, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pack", "a", "b.tar", "--shard", "4"], "does not take '--shard'. Did you mean --shards?"),
+        (["pack", "a", "b.tar", "--resise=4"], "does not take '--resise'. Did you mean --resize?"),
+        (["verify", "a", "--nothing"], "does not take '--nothing'. See rekindle verify --help."),
+        (["verify", "a", "--workers", "two"], "a whole number from 1 on, but got 'two'"),
+        (["pak", "a", "b.tar"], "invalid choice: 'pak' (choose from 'pack'"),
+    ],
+)
+def test_misspelt_options_are_told(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_broken_image_is_named_and_can_be_left_out(

@@ -208,3 +208,19 @@ def test_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
         file["images"] = h5py.ExternalLink("secret.h5", "/images")
     with pytest.raises(FormatError, match="no data sets"):
         rk.open(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_names_beside_the_images_are_read_if_they_can_be(tmp_path: Path, readable: bool) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = pixels(3, 4, 5, 3)
+        names = np.array([b"one", b"two", b"six"])
+        if readable:
+            file["filenames"] = names
+        else:  # A layout that is not followed.
+            layout = h5py.VirtualLayout((3,), names.dtype)
+            file.create_virtual_dataset("filenames", layout)
+    source = rk.open(tmp_path / "a.h5").source
+    assert [source.key(number) for number in range(3)] == (
+        ["one", "two", "six"] if readable else ["", "", ""]
+    )

@@ -1,5 +1,6 @@
 """Packed files are data sets like any other: the same samples, the same batches, found by an index."""
 
+import gc
 import gzip
 import os
 import pickle
@@ -17,6 +18,7 @@ from packs import CLASSES, ENDINGS, jpegs, pack
 from photographs import photographs
 from rekindle.errors import FormatError
 from rekindle.fetch import index_file, open_source, writer_for
+from rekindle.fetch.byte_files import LocalFile
 from rekindle.fetch.shards import expand
 from same import same
 
@@ -245,8 +247,9 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         open_source(path)
 
 
-def test_labels_can_be_given_by_key(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.tar", jpegs(3))
+@pytest.mark.parametrize("ending", ["h5", "tfrecord", "tar"])
+def test_labels_can_be_given_by_key(tmp_path: Path, ending: str) -> None:
+    path = pack(tmp_path / f"a.{ending}", jpegs(3))
     labels = {"photos/0000": "b", "photos/0001": "a", "photos/0002": "b"}
     source = rk.open(path, labels=labels)
     assert (source.targets, source.classes) == ([1, 0, 1], ["a", "b"])
@@ -262,7 +265,7 @@ def test_threads_and_forks_read_the_same_file(packed: Path) -> None:
     def read() -> None:
         for turn in range(200):
             number = turn * 7 % SAMPLES
-            if bytes(source.read(number)) != jpegs_once[number]:
+            if not bytes(source.read(number)) == jpegs_once[number] == source.copy(number):
                 wrong.append(number)
 
     jpegs_once = jpegs(SAMPLES)
@@ -284,8 +287,25 @@ def test_a_file_that_becomes_shorter_is_an_error_and_not_a_crash(tmp_path: Path)
     source = open_source(path)
     bytes(source.read(2))
     os.truncate(path, 600)
-    with pytest.raises(FormatError, match="become shorter"):
-        source.read(2)
+    for read in (source.read, source.copy):
+        with pytest.raises(FormatError, match="become shorter"):
+            read(2)
+
+
+def test_copies_are_read_by_the_system_and_close_their_files(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To copy a view of mapped memory would hold Python's lock, also while the disk is waited for."""
+    before = len(os.listdir("/proc/self/fd"))
+    dataset = rk.open(packed, decode=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFile, "read", lambda *_: pytest.fail("a view was asked for"))
+        assert [dataset[number][0] for number in range(SAMPLES)] == jpegs(SAMPLES)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again[1] == dataset[1]
+    del dataset, again
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -154,6 +154,29 @@ def test_tarfile_reads_ours_and_we_read_its(tmp_path: Path, kind: int) -> None:
     assert source.path(3).endswith("b3")
 
 
+def test_endings_in_a_tar_say_what_are_images_and_labels(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, image in enumerate(jpegs(3)):
+            members = {"depth.png": b"\x89PNG", "rgb.jpg": image, "label.txt": b"owl" if number else b"cat"}
+            for ending, content in members.items():
+                member = tarfile.TarInfo(f"{number}.{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    data = rk.open(tmp_path / "a.tar", images="rgb.jpg", labels="label.txt", decode=False)
+    assert [image for image, _ in data] == jpegs(3)
+    assert (data.classes, data.targets) == (["cat", "owl"], [0, 1, 1])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_shards_of_webdataset_of_any_number_of_samples_are_one_data_set(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.ShardWriter(str(tmp_path / "s-%03d.tar"), maxcount=3, verbose=0) as sink:
+        for number, image in enumerate(jpegs(7)):
+            sink.write({"__key__": f"{number:03}", "jpg": image, "cls": number % 2})
+    assert _read(tmp_path / "s-{000..002}.tar") == (jpegs(7), [number % 2 for number in range(7)])
+    assert _read(tmp_path / "s-{002,000}.tar")[0] == jpegs(7)[6:] + jpegs(7)[:3]
+
+
 def test_class_folders_in_a_tar_are_classes(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for number, image in enumerate(jpegs(4)):
@@ -216,25 +239,60 @@ def test_many_values_of_py_lmdb_of_all_sizes_in_a_database_of_its_own(tmp_path: 
     ]
 
 
-def test_pixels_of_caffe_are_turned_into_rgb(tmp_path: Path) -> None:
-    from rekindle.fetch.wire import encoded_bytes, encoded_number
+def _datum() -> Any:
+    """Caffe's message, as its `caffe.proto` has it, made by the protobuf library itself."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
-    caffe = np.ascontiguousarray(pixels[:, :, ::-1].transpose(2, 0, 1))
-    datum = b"".join(
-        [
-            encoded_number(1, 3),
-            encoded_number(2, 6),
-            encoded_number(3, 5),
-            encoded_bytes(4, caffe.tobytes()),
-            encoded_number(5, 42),
-        ]
+    file = descriptor_pb2.FileDescriptorProto(name="caffe_datum.proto", package="caffe", syntax="proto2")
+    message = file.message_type.add(name="Datum")
+    one, many = (
+        descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+        descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
     )
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (name, kind, how_many) in enumerate(
+        (
+            ("channels", kinds.TYPE_INT32, one),
+            ("height", kinds.TYPE_INT32, one),
+            ("width", kinds.TYPE_INT32, one),
+            ("data", kinds.TYPE_BYTES, one),
+            ("label", kinds.TYPE_INT32, one),
+            ("float_data", kinds.TYPE_FLOAT, many),
+            ("encoded", kinds.TYPE_BOOL, one),
+        ),
+        start=1,
+    ):
+        message.field.add(name=name, number=number, type=kind, label=how_many)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Datum"))
+
+
+def test_caffe_reads_ours_and_we_read_its(tmp_path: Path) -> None:
+    datum = _datum()
+    path = pack(tmp_path / "a.lmdb", jpegs(COUNT))
+    with lmdb.open(str(path), readonly=True, lock=False) as database, database.begin() as transaction:
+        ours = [datum.FromString(value) for _, value in transaction.cursor()]
+    assert [(one.data, one.label, one.encoded) for one in ours] == [
+        (image, label, True) for image, label in zip(jpegs(COUNT), LABELS, strict=True)
+    ]
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    pixels[0, :2, 2] = 0xFF, 0xD8  # Blue comes first there: these bytes begin as a JPEG does.
+    caffe = np.ascontiguousarray(pixels[:, :, ::-1].transpose(2, 0, 1))
+    theirs = {
+        b"0": datum(channels=3, height=6, width=5, data=caffe.tobytes(), label=42),
+        b"1": datum(channels=3, height=90, width=120, data=jpegs(1)[0], label=-1, encoded=True),
+        b"2": datum(channels=1, height=6, width=5, data=pixels[:, :, 0].tobytes()),
+    }
+    # A file without a folder, as py-lmdb makes on demand.
     with (
-        lmdb.open(str(tmp_path / "a"), map_size=1 << 24) as database,
+        lmdb.open(str(tmp_path / "b.mdb"), map_size=1 << 24, subdir=False) as database,
         database.begin(write=True) as transaction,
     ):
-        transaction.put(b"0", datum)
-    image, label = rk.open(tmp_path / "a")[0]
-    np.testing.assert_array_equal(image, pixels)
-    assert label == 42
+        for key, one in theirs.items():
+            transaction.put(key, one.SerializeToString())
+    data = rk.open(tmp_path / "b.mdb")
+    assert data.targets == [42, -1, 0]
+    np.testing.assert_array_equal(data[0][0], pixels)
+    np.testing.assert_array_equal(data[1][0], np.asarray(Image.open(io.BytesIO(jpegs(1)[0]))))
+    np.testing.assert_array_equal(data[2][0], np.repeat(pixels[:, :, :1], 3, axis=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rekindle import __version__
 from rekindle.errors import ArgumentError, RekindleError
 from rekindle.progress_bar import in_words, progress_bar
 
@@ -49,7 +51,7 @@ _MOST_NAMED = 20  # images that cannot be read
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _parsed(arguments)
     try:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
@@ -71,10 +73,23 @@ def _fail(why: object, code: int) -> int:
     return code
 
 
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; who misspells an option is told the nearest one."""
+    parser = _parser()
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        first = unknown[0].partition("=")[0]
+        near = difflib.get_close_matches(first, parsed.options, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"See rekindle {parsed.command} --help."
+        parser.exit(MISUSED, f"rekindle: {parsed.command} does not take {first!r}. {hint}\n")
+    return parsed
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rekindle", description="Pack, inspect and check data sets for training."
     )
+    parser.add_argument("--version", action="version", version=f"rekindle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     pack = commands.add_parser(
@@ -135,14 +150,15 @@ def _parser() -> argparse.ArgumentParser:
         reading.add_argument("--format", help="hdf5, tfrecord, tar or lmdb, if its bytes do not tell")
         reading.add_argument("--images", metavar="NAME", help="the data set or the ending of images")
         reading.add_argument("--labels", metavar="NAME", help="a CSV or JSON file, or the data set of labels")
+        command.allow_abbrev = False
+        command.set_defaults(options=[name for action in command._actions for name in action.option_strings])
     return parser
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, but got {number}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, but got {text!r}")
+    return int(text)
 
 
 def _open(parsed: argparse.Namespace) -> Any:

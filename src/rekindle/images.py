@@ -31,7 +31,7 @@ from rekindle.fetch.folder import IMAGE_EXTENSIONS
 from rekindle.fetch.labels import Labels
 from rekindle.fetch.opening import open_source
 from rekindle.fetch.remote_store import RemoteOptions
-from rekindle.fetch.source import Source, Stored
+from rekindle.fetch.source import Source, Stored, copied
 from rekindle.foreign_transforms import adapted
 
 if TYPE_CHECKING:
@@ -259,9 +259,10 @@ class ImageDataset(_Native):
         index = self._check(index)
         if self._pipeline is not None:
             return self.sample(index, self._drawn())
-        data, label = self.source.read(index), self.source.target(index)
+        label = self.source.target(index)
         if self._foreign is None:
-            return (bytes(data) if isinstance(data, memoryview) else data), label
+            return copied(self.source, index), label
+        data = self.source.read(index)
         from rekindle.prepare.decode import PIXEL_LIMIT, decode
 
         try:

@@ -10,10 +10,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.errors import DataError, RemoteError
 from rekindle.fetch.packed import Packed
-from rekindle.fetch.source import Source, Stored
+from rekindle.fetch.source import Source, copied
 
 _LOOKED_AT = 256  # samples whose headers `describe` reads
 _TOGETHER = 32  # samples a task
@@ -126,7 +127,7 @@ def _checked(source: Source, workers: int) -> Iterator[_Checked]:
         wrong, nbytes = [], 0
         for index in range(start, min(start + _TOGETHER, len(source))):
             try:
-                nbytes += _decoded(source.read(index))
+                nbytes += _decoded(copied(source, index))
             except (DataError, RemoteError, OSError) as error:
                 wrong.append((index, str(error)))
                 continue
@@ -148,12 +149,11 @@ def _checked(source: Source, workers: int) -> Iterator[_Checked]:
             waiting += [submitted(start) for start in islice(starts, 1)]
 
 
-def _decoded(stored: Stored) -> int:
+def _decoded(stored: bytes | NDArray[Any]) -> int:
     """How many bytes a sample has; DecodeError if it is no image that can be read to its end."""
     if isinstance(stored, np.ndarray):
         return stored.nbytes
     from rekindle.prepare.decode import decode
 
-    data = bytes(stored)
-    decode(data)
-    return len(data)
+    decode(stored)
+    return len(stored)

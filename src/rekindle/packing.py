@@ -7,24 +7,25 @@ give the same bytes, however often a run was interrupted.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from rekindle import recipes, spool
 from rekindle.errors import ArgumentError, DataError
 from rekindle.fetch.remote_store import is_url
-from rekindle.fetch.source import Source
+from rekindle.fetch.source import Source, copied
 from rekindle.fetch.writers import WRITTEN_ENDINGS, Writer, writer_for
 from rekindle.recipes import Recipe
 from rekindle.spool import Record
@@ -61,7 +62,7 @@ def pack(
     _check(source, target, shards)
     names = shard_names(target, shards)
     work = target.parent / f".{target.name}.packing"
-    with _alone_in(work):
+    with _writing(target), _alone_in(work):
         plan = _plan(source, recipe, shards, skip_broken)
         going_on = _same_plan(work, plan)
         if not (going_on and (work / "complete").exists()):
@@ -72,7 +73,7 @@ def pack(
             _begin_anew(work, plan)
         run = _Run(source, target, recipe, work, skip_broken, workers or os.cpu_count() or 1, told)
         bounds = [len(source) * number // shards for number in range(shards + 1)]
-        done = [run.shard(name, *ends) for name, ends in zip(names, pairwise(bounds), strict=True)]
+        done = run.shards(names, list(pairwise(bounds)))
         (work / "complete").touch()
         for name in names:
             _move(work / name.name, name)
@@ -128,18 +129,33 @@ class _Run:
         # A plain copy of what is on this machine costs as much to keep as to make again.
         self._spooled = not recipe.is_plain or is_url(os.fspath(source.root))
 
-    def shard(self, name: Path, start: int, stop: int) -> dict[str, Any]:
-        """Write the samples from `start` to `stop` to a file in the working folder, unless it is there."""
-        note = self._work / f"{name.name}.json"
-        if note.exists():
-            done: dict[str, Any] = json.loads(note.read_text())
-            self._told(stop - start, done["nbytes"])
-            return done
+    def shards(self, names: Sequence[Path], bounds: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+        """Write the samples between each two bounds to a file in the working folder, unless it is there.
+
+        While one shard is finished, which waits for the disk, samples of the next are prepared.
+        """
+        notes = [self._work / f"{name.name}.json" for name in names]
+        missing = [ends for note, ends in zip(notes, bounds, strict=True) if not note.exists()]
+        done: list[dict[str, Any]] = []
+        with closing(self._pieces(missing)) as pieces:
+            for name, note, (start, stop) in zip(names, notes, bounds, strict=True):
+                if note.exists():
+                    done.append(json.loads(note.read_text()))
+                    self._told(stop - start, done[-1]["nbytes"])
+                    continue
+                firsts = range(start, stop, _TOGETHER)
+                done.append(self._shard(name, islice(pieces, len(firsts))))
+                spool.write_whole(note, [json.dumps(done[-1]).encode()])
+                for first in firsts:
+                    self._piece(first).unlink(missing_ok=True)
+        return done
+
+    def _shard(self, name: Path, pieces: Iterable[list[Record]]) -> dict[str, Any]:
         writer = writer_for(self._work / name.name, self._source.classes or None)
         left_out: list[str] = []
         samples = nbytes = 0
         try:
-            for records in self._pieces(start, stop):
+            for records in pieces:
                 added = self._add(writer, records, left_out)
                 samples += len(records)
                 nbytes += added
@@ -148,11 +164,7 @@ class _Run:
         except BaseException:
             writer.abort()
             raise
-        done = {"samples": samples - len(left_out), "left_out": left_out, "nbytes": nbytes}
-        spool.write_whole(note, json.dumps(done).encode())
-        for piece in self._work.glob("piece-*"):
-            piece.unlink()
-        return done
+        return {"samples": samples - len(left_out), "left_out": left_out, "nbytes": nbytes}
 
     def _add(self, writer: Writer, records: Sequence[Record], left_out: list[str]) -> int:
         nbytes = 0
@@ -164,19 +176,20 @@ class _Run:
                 nbytes += len(record.data)
         return nbytes
 
-    def _pieces(self, start: int, stop: int) -> Iterator[list[Record]]:
+    def _pieces(self, bounds: Sequence[tuple[int, int]]) -> Generator[list[Record], None, None]:
         """The records in order, prepared by several threads at once, a few pieces ahead."""
         waiting: deque[Future[list[Record]]] = deque()
         prefetch = getattr(self._source, "prefetch", None)
         with ThreadPoolExecutor(self._workers, thread_name_prefix="rekindle-pack") as pool:
             try:
-                for first in range(start, stop, _TOGETHER):
-                    last = min(first + _TOGETHER, stop)
-                    if prefetch is not None and not self._piece(first).exists():
-                        prefetch(range(first, last))
-                    waiting.append(pool.submit(self._prepare, first, last))
-                    if len(waiting) > 2 * self._workers:
-                        yield waiting.popleft().result()
+                for start, stop in bounds:
+                    for first in range(start, stop, _TOGETHER):
+                        last = min(first + _TOGETHER, stop)
+                        if prefetch is not None and not self._piece(first).exists():
+                            prefetch(range(first, last))
+                        waiting.append(pool.submit(self._prepare, first, last))
+                        if len(waiting) > 2 * self._workers:
+                            yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()
             finally:
@@ -200,9 +213,10 @@ class _Run:
     def _record(self, index: int) -> Record:
         label = self._source.target(index)
         try:
-            data = recipes.prepare(self._source.read(index), index, self._recipe)
-        except DataError as error:
-            reason = f"{self._source.path(index)!r} (sample {index}): {error}"
+            data = recipes.prepare(copied(self._source, index), index, self._recipe)
+        except (DataError, OSError) as error:
+            told = error.strerror if isinstance(error, OSError) else error
+            reason = f"{self._source.path(index)!r} (sample {index}): {told}"
             if self._skip_broken:
                 return Record(reason, None, label)
             raise DataError(
@@ -229,6 +243,17 @@ def sample_keys(source: Source) -> list[str]:
 
 
 # The working folder.
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Say what could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = " Make room, and run the same command again to go on." if full else ""
+        raise DataError(f"cannot write {str(target)!r}: {error.strerror or error}.{hint}") from error
 
 
 @contextmanager
@@ -270,7 +295,7 @@ def _begin_anew(work: Path, plan: dict[str, Any]) -> None:
     for path in work.iterdir():
         if path.name != "lock":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    spool.write_whole(work / "plan.json", json.dumps(plan).encode())
+    spool.write_whole(work / "plan.json", [json.dumps(plan).encode()])
 
 
 def _move(made: Path, name: Path) -> None:

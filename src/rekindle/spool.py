@@ -27,8 +27,10 @@ def write(path: Path, records: Sequence[Record]) -> None:
     for record in records:
         key, data = record.key.encode("utf-8", "surrogateescape"), record.data or b""
         parts += [_HEADER.pack(len(key), len(data), record.label, record.data is not None), key, data]
-    content = b"".join(parts)
-    write_whole(path, content + zlib.crc32(content).to_bytes(_CHECKSUM, "little"))
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    write_whole(path, [*parts, checksum.to_bytes(_CHECKSUM, "little")])
 
 
 def read(path: Path) -> list[Record] | None:
@@ -50,8 +52,9 @@ def read(path: Path) -> list[Record] | None:
     return records
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, parts: Sequence[bytes]) -> None:
     """Write a file that is there whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    unfinished = path.with_name(f".{path.name}.part")
+    with unfinished.open("wb") as file:
+        file.writelines(parts)
+    os.replace(unfinished, path)

@@ -2,7 +2,8 @@
 
 Local files are mapped into memory: a read is a view that costs neither a copy nor a lock. Every offset is
 checked against the size, and the size against the file as it is now, because touching a page behind the end
-of a file ends the process.
+of a file ends the process. To copy a view would hold Python's lock, also while the disk is waited for: who
+needs bytes in memory of their own lets the system read them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import mmap
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rekindle.errors import DataError, FormatError
@@ -49,8 +50,12 @@ class LocalFile:
         except OSError as error:
             raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
         self.size, self._changed = state.st_size, state.st_mtime_ns
+        self._begin()
+
+    def _begin(self) -> None:
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
+        self._descriptors: list[int] = []
 
     @property
     def version(self) -> str:
@@ -67,43 +72,67 @@ class LocalFile:
             )
         if not length:
             return self._view[:0]
-        mapped = self._map or self._opened()
+        mapped = self._map or self._mapped()
         if mapped.size() < end:  # As it is now: the system is asked.
             raise FormatError(
                 f"{self.name!r} at byte {offset}: the file has become shorter since it was opened."
             )
         return self._view[offset:end]
 
+    def copy(self, offset: int, length: int) -> bytes:
+        """These bytes, read by the system while other threads run."""
+        if offset >= 0 and 0 < length <= self.size - offset:
+            data = os.pread(self._descriptor(), length, offset)
+            if len(data) == length:
+                return data
+        return bytes(self.read(offset, length))  # Which says what is wrong.
+
+    def _descriptor(self) -> int:
+        if not self._descriptors:  # Two threads may both get here: the first one's is used by all.
+            self._descriptors.append(self._open())
+        return self._descriptors[0]
+
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Tell the system to read these ranges ahead."""
         for offset, length in ranges:
             if offset >= 0 and length > 0 and offset + length <= self.size:
-                mapped = self._map or self._opened()
+                mapped = self._map or self._mapped()
                 start = offset // mmap.PAGESIZE * mmap.PAGESIZE
                 mapped.madvise(mmap.MADV_WILLNEED, start, offset + length - start)
 
-    def _opened(self) -> mmap.mmap:
+    def _mapped(self) -> mmap.mmap:
+        file = self._open()
         try:
-            file = _descriptor(self.name)
-            try:
-                if os.fstat(file).st_size < self.size:
-                    raise FormatError(f"{self.name!r} at byte {self.size}: the file has become shorter.")
-                mapped = mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-            finally:
-                os.close(file)
+            mapped = mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
         except OSError as error:
             raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
+        finally:
+            os.close(file)
         # Two threads may both get here: each result is whole, and the last one stays.
         self._view = memoryview(mapped)
         self._map = mapped
         return mapped
+
+    def _open(self) -> int:
+        try:
+            file = _descriptor(self.name)
+        except OSError as error:
+            raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
+        if os.fstat(file).st_size < self.size:
+            os.close(file)
+            raise FormatError(f"{self.name!r} at byte {self.size}: the file has become shorter.")
+        return file
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone by then.
+        for file in getattr(self, "_descriptors", ()):
+            close(file)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "_changed": self._changed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._map, self._view = None, memoryview(b"")
+        self._begin()
 
     def __repr__(self) -> str:
         return f"LocalFile({self.name!r}, {self.size:,} bytes)"

@@ -7,6 +7,7 @@ file that the request names and an answer a line. Imports nothing of the package
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import resource
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-MEMORY = 4 << 30
+SOME_MEMORY, MEMORY_A_BYTE, MOST_MEMORY = 256 << 20, 64, 4 << 30  # a byte of the file
 MOST_SHOWN = 40
 IMAGE_NAMES = ("images", "image", "data", "x", "img", "imgs", "jpeg", "jpg", "encoded", "features")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "cls", "class", "classes")
+KEY_NAMES = ("keys", "key", "filenames", "filename", "paths", "names")
 MOST_AXES = 8
 MORE_CHUNKS = 1_000_000  # than the file has bytes: most of them would never have been written
 
@@ -32,10 +34,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import h5py
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     h5py._errors.silence_errors()
     for line in iter(sys.stdin.buffer.readline, b""):
         request = json.loads(line)
+        _allow(request["seconds"], request["bytes"])
         try:
             answer, arrays = _answer(h5py, request)
             np.savez(request["out"], **arrays)
@@ -44,6 +46,20 @@ def main() -> None:
         except Exception as error:  # The library and h5py raise what they like on damaged files.
             answer = {"damaged": f"{type(error).__name__}: {error}"[:500]}
         print(json.dumps(answer), flush=True)
+
+
+def _allow(seconds: float, nbytes: int) -> None:
+    """Set what this process may take beyond what it has: seconds of work, and memory by the file's size."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 1)
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    _limit(resource.RLIMIT_AS, min(MOST_MEMORY, mapped + SOME_MEMORY + MEMORY_A_BYTE * nbytes))
+
+
+def _limit(what: int, wanted: int) -> None:
+    _, most = resource.getrlimit(what)
+    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 def _answer(h5py: Any, request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -62,6 +78,12 @@ def _answer(h5py: Any, request: dict[str, Any]) -> tuple[dict[str, Any], dict[st
                 answer["labels"] = {"name": labels, **described}
                 answer["classes"] = _classes(found[labels])
                 arrays |= more
+            keys = _choose_keys(h5py, found, images, labels)
+            if keys is not None:
+                with contextlib.suppress(Refused):  # Samples can be read without names.
+                    described, more = _described(h5py, found[keys], "keys")
+                    answer["keys"] = {"name": keys, **described}
+                    arrays |= more
         answer["base"] = base
         return answer, arrays
 
@@ -202,6 +224,16 @@ def _choose_labels(h5py: Any, found: dict[str, Any], wanted: str | None, images:
         return named[0]
     numbers = [name for name in fitting if found[name].dtype.kind in "iu"]
     return numbers[0] if len(numbers) == 1 else None
+
+
+def _choose_keys(h5py: Any, found: dict[str, Any], images: str, labels: str | None) -> str | None:
+    """A data set of texts, one for each image, whose name says that they are names."""
+    for wish in KEY_NAMES:
+        for name, data in found.items():
+            fits = name not in (images, labels) and data.shape == found[images].shape[:1]
+            if _last(name) == wish and fits and _kind(h5py, data) in ("vlen", "fixed"):
+                return name
+    return None
 
 
 def _described(h5py: Any, data: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,9 @@ from rekindle.fetch.record_index import (
     make_rows,
 )
 
-PATIENCE = 60.0  # seconds for a file, and one more for each megabyte that it has
+# Seconds for a file, and one more for each megabyte that it has: by the clock, since storage may be slow, and
+# of work, of which sound files take far less; damaged ones make the library work for ever.
+PATIENCE, WORK = 60.0, 5.0
 _PIECE = 1 << 16
 _MOST_GROWTH = 2000  # no compression of HDF5 makes more of its bytes
 
@@ -82,7 +85,8 @@ class Library:
             where: dict[str, Any] = {"path": os.path.abspath(file.name), "size": None}
             if "://" in file.name:
                 where = {"path": None, "size": file.size}
-            request = {**where, "out": str(out), **{k: settings.get(k) for k in ("images", "labels")}}
+            where |= {"out": str(out), "seconds": WORK + file.size / 1e6, "bytes": file.size}
+            request = {**where, **{k: settings.get(k) for k in ("images", "labels")}}
             answer = self._answer(file, json.dumps(request).encode() + b"\n")
             if "refused" in answer:
                 raise FormatError(f"{file.name!r}: {answer['refused']}")
@@ -116,8 +120,9 @@ class Library:
             deadline += self._send(process, file, *json.loads(line)["read"])
             line = _line(process, deadline)
         if line is None or not line.endswith(b"\n"):
-            what = "took too long" if line is None else "crashed"
             self.close()
+            late = line is None or process.returncode == -signal.SIGXCPU
+            what = "took too long" if late else "crashed"
             raise FormatError(f"{file.name!r} at byte 0: HDF5's library {what} on this file. It is damaged.")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -180,6 +185,7 @@ def _index_one(library: Library, file: ByteFile, settings: Mapping[str, Any]) ->
         if "images" not in answer:
             return _of_groups(file, answer, arrays["places"])
         labels = _labels(file, answer, arrays)
+        keys = _texts(file, answer, arrays, "keys") if "keys" in answer else None
         rows, decodings, chunks = _of_array(file, answer["images"], arrays.get("images"), answer["base"])
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, FormatError):
@@ -187,7 +193,9 @@ def _index_one(library: Library, file: ByteFile, settings: Mapping[str, Any]) ->
         raise FormatError(f"{file.name!r} at byte 0: a damaged description: {error}") from error
     if labels is not None and len(labels) != len(rows):
         raise FormatError(f"{file.name!r} at byte 0: {len(labels)} labels for {len(rows)} images.")
-    return rows, decodings, chunks, None, labels, answer.get("classes")
+    if keys is not None and len(keys) != len(rows):
+        raise FormatError(f"{file.name!r} at byte 0: {len(keys)} names for {len(rows)} images.")
+    return rows, decodings, chunks, keys, labels, answer.get("classes")
 
 
 def _of_groups(file: ByteFile, answer: Mapping[str, Any], places: NDArray[np.int64]) -> Part:
@@ -304,14 +312,18 @@ def _labels(file: ByteFile, answer: Mapping[str, Any], arrays: Mapping[str, Any]
             raise FormatError(f"{file.name!r} at byte 0: labels of the type {dtype}.")
         numbers: list[int | str] = _whole(file, told, table, dtype).astype(np.int64).tolist()
         return numbers
+    return [text.decode("utf-8", errors="replace") for text in _texts(file, answer, arrays, "labels")]
+
+
+def _texts(file: ByteFile, answer: Mapping[str, Any], arrays: Mapping[str, Any], name: str) -> list[bytes]:
+    """The texts of a data set."""
+    told, table = answer[name], arrays.get(name)
     if told["kind"] == "vlen":
         offsets, lengths = heap_ranges(file, _whole(file, told, table, REFERENCE), answer["base"])
-        return [
-            bytes(file.read(offset, length)).rstrip(b"\0").decode("utf-8", errors="replace")
-            for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
-        ]
-    texts = _whole(file, told, table, np.dtype(told["dtype"].replace("V", "S")))
-    return [text.decode("utf-8", errors="replace") for text in texts.tolist()]
+        places = zip(offsets.tolist(), lengths.tolist(), strict=True)
+        return [bytes(file.read(offset, length)).rstrip(b"\0") for offset, length in places]
+    texts: list[bytes] = _whole(file, told, table, np.dtype(told["dtype"].replace("V", "S"))).tolist()
+    return texts
 
 
 def _joined(parts: Sequence[Part]) -> RecordIndex:

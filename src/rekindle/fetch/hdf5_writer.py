@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,10 @@ class Hdf5Writer:
             import h5py
         except ImportError:
             raise ArgumentError("writing HDF5 files needs h5py: pip install 'rekindle[hdf5]'.") from None
+        self._h5py: Any = h5py
         self._target = AtomicFile(path)
-        self._file: Any = h5py.File(self._target.name, "w")
+        self._disk = _Disk(self._target.file.fileno())
+        self._file: Any = h5py.File(self._disk, "w")
         grows: dict[str, Any] = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK,)}
         self._images = self._file.create_dataset("images", dtype=h5py.vlen_dtype(np.uint8), **grows)
         self._keys = self._file.create_dataset("keys", dtype=h5py.string_dtype(), **grows)
@@ -49,16 +53,23 @@ class Hdf5Writer:
             data.resize((start + count,))
         if not count:
             return
-        for number, (_, content, _) in enumerate(self._waiting):  # h5py takes arrays of arrays for tables.
-            self._images[start + number] = np.frombuffer(content, dtype=np.uint8)
+        contents = np.empty(count, dtype=self._images.dtype)
+        for number, (_, content, _) in enumerate(self._waiting):
+            contents[number] = np.frombuffer(content, dtype=np.uint8)
+        # One call of the library's. Above it, h5py would make a table of contents that are equally long.
+        rows = self._images.id.get_space()
+        rows.select_hyperslab((start,), (count,))
+        self._images.id.write(self._h5py.h5s.create_simple((count,)), rows, contents)
         self._keys[start:] = [key for key, _, _ in self._waiting]
         self._labels[start:] = [label for _, _, label in self._waiting]
         self._waiting.clear()
+        self._disk.check()
 
     def close(self) -> None:
         """Finish the file and give it its name."""
         self._write()
         self._file.close()
+        self._disk.check()
         self._target.close()
 
     def abort(self) -> None:
@@ -66,3 +77,60 @@ class Hdf5Writer:
         if self._target.name:
             self._file.close()
             self._target.abort()
+
+
+class _Disk(io.RawIOBase):
+    """The file as the library writes to it. A full disk would crash the library: it is not told of one.
+
+    What went wrong first is kept instead, for `check` to raise; the file is worth nothing then.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file, self._place = file, 0
+        self._failure: OSError | None = None
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = (0, self._place, os.fstat(self._file).st_size)[whence]
+        self._place = start + offset
+        return self._place
+
+    def readinto(self, into: Any) -> int:
+        count = os.preadv(self._file, [into], self._place)
+        self._place += count
+        return count
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while done < len(view) and self._failure is None:
+                done += os.pwrite(self._file, view[done:], self._place + done)
+        except OSError as error:
+            self._failure = error
+        self._place += len(view)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        length = self._place if size is None else size
+        try:
+            os.ftruncate(self._file, length)
+        except OSError as error:
+            self._failure = self._failure or error
+        return length

@@ -103,10 +103,13 @@ def _value(file: ByteFile, offset: int, length: int) -> tuple[int, int, int, tup
         raise FormatError(f"{file.name!r} at byte {offset}: a value is neither an image nor a Datum.")
     start, end = found[4]
     label = signed(found[5][0]) if 5 in found else 0  # What is not written is 0, in protocol buffers.
-    if found.get(7, (0, 0))[0] or bytes(data[start : start + 4]).startswith(BEGINNINGS):
-        return offset + start, end - start, label, None
     channels, height, width = (found.get(field, (0, 0))[0] for field in (1, 2, 3))
-    if channels not in (1, 3) or channels * height * width != end - start:
+    fits = channels in (1, 3) and channels * height * width == end - start > 0
+    # Pixels may begin as a file does.
+    looks_encoded = not fits and bytes(data[start : start + 4]).startswith(BEGINNINGS)
+    if found.get(7, (0, 0))[0] or looks_encoded:
+        return offset + start, end - start, label, None
+    if not fits:
         raise FormatError(
             f"{file.name!r} at byte {offset}: a Datum of {channels} × {height} × {width} has "
             f"{end - start} bytes."

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from rekindle.fetch.writers import as_bytes
 _MAP = 1 << 28  # bytes at first; doubled whenever it is full
 _TOGETHER = 256  # samples a transaction
 _MOST_KEY = 511  # bytes, LMDB's own limit
+_LITTLE_ROOM = 1 << 20  # bytes on a disk that is full
 
 
 class LmdbWriter:
@@ -33,9 +36,10 @@ class LmdbWriter:
         self._lmdb: Any = lmdb
         self._target = AtomicFolder(path)
         self._size = _MAP
-        self._database: Any = lmdb.open(
-            self._target.name, map_size=self._size, sync=False, metasync=False, lock=False
-        )
+        with self._said_as_by_the_system():
+            self._database: Any = lmdb.open(
+                self._target.name, map_size=self._size, sync=False, metasync=False, lock=False
+            )
         self._waiting: list[tuple[bytes, bytes]] = []
         self._count = 0
         if classes is not None:
@@ -55,7 +59,7 @@ class LmdbWriter:
     def _write(self) -> None:
         while self._waiting:
             try:
-                with self._database.begin(write=True) as transaction:
+                with self._said_as_by_the_system(), self._database.begin(write=True) as transaction:
                     for key, value in self._waiting:
                         transaction.put(key, value)
                 self._waiting.clear()
@@ -63,10 +67,24 @@ class LmdbWriter:
                 self._size *= 2
                 self._database.set_mapsize(self._size)
 
+    @contextmanager
+    def _said_as_by_the_system(self) -> Iterator[None]:
+        """Errors of the library's own kind as the system has them; of a full disk it says too little."""
+        try:
+            yield
+        except self._lmdb.MapFullError:
+            raise
+        except self._lmdb.Error as error:
+            room = os.statvfs(self._target.name)
+            if room.f_bavail * room.f_frsize < _LITTLE_ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise OSError(errno.EIO, str(error)) from error
+
     def close(self) -> None:
         """Finish the folder and give it its name."""
         self._write()
-        self._database.sync(True)
+        with self._said_as_by_the_system():
+            self._database.sync(True)
         self._database.close()
         lock = os.path.join(self._target.name, "lock.mdb")
         if os.path.exists(lock):

@@ -68,6 +68,8 @@ class Packed:
         self._decoders: list[Decode | None] = [
             decoder(decoding, self.files, index.chunks) for decoding in index.decodings
         ]
+        # What is fetched from elsewhere lies in memory of its own already.
+        self._copies = [getattr(file, "copy", file.read) for file in self.files]
         if self._labels is not None and self._own_targets is None:
             self._own_classes, self._own_targets = _relabelled(self, self._labels)
 
@@ -91,9 +93,24 @@ class Packed:
                 stored = self.files[file].read(offset, length)
                 return stored
         except IndexError:
-            raise FormatError(f"{self.root!r}: sample {index} has a wrong row in the index.") from None
+            raise self._wrong_row(index) from None
         stored = decode(file, offset, length, part)
         return stored
+
+    def copy(self, index: int) -> bytes | NDArray[Any]:
+        """A sample's bytes in memory of their own, for which other threads need not wait; or its pixels."""
+        offset, _, length, file, part, decoding = self._row(index)
+        try:
+            decode = self._decoders[decoding]
+            if decode is None:
+                return bytes(self._copies[file](offset, length))
+        except IndexError:
+            raise self._wrong_row(index) from None
+        pixels: NDArray[Any] = decode(file, offset, length, part)
+        return pixels
+
+    def _wrong_row(self, index: int) -> FormatError:
+        return FormatError(f"{self.root!r}: sample {index} has a wrong row in the index.")
 
     def ranges(self, indices: Sequence[int]) -> list[tuple[int, int, int]]:
         """(file, offset, length) of what reading these samples will read: for prefetching."""
@@ -201,7 +218,7 @@ class Packed:
         return lengths
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("index", "_stored", "_rows", "_checked", "_decoders", "_size")
+        left_out = ("index", "_stored", "_rows", "_checked", "_decoders", "_copies", "_size")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,3 +55,10 @@ class Source(Protocol):
 
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample takes as it is stored: what it costs to load, without a clock."""
+
+
+def copied(source: Source, index: int) -> bytes | NDArray[Any]:
+    """A sample in memory of its own, read while other threads run; pixels may still lie in their file."""
+    copy: Callable[[int], Stored] | None = getattr(source, "copy", None)
+    stored = source.read(index) if copy is None else copy(index)
+    return bytes(stored) if isinstance(stored, memoryview) else stored

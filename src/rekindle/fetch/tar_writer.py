@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,16 @@ from rekindle.fetch.writers import as_bytes
 
 
 class TarWriter:
-    """Samples as members of a tar. Names of classes are a record of the archive's own header."""
+    """Samples as members of a tar. Names of classes are a record of the archive's own header.
+
+    Members are written one by one in a piece, and forgotten: Python's `TarFile` would remember all of them.
+    """
 
     def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
         self._target = AtomicFile(path)
-        headers = {} if classes is None else {CLASSES: json.dumps(list(classes))}
-        self._tar = tarfile.open(  # noqa: SIM115 - closed by `close` or `abort`
-            fileobj=self._target.file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers
-        )
         self._last = ""
+        if classes is not None:
+            self._write(tarfile.TarInfo.create_pax_global_header({CLASSES: json.dumps(list(classes))}))
 
     def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
         """Add a sample. Keys must differ from the one before; dots in their last part become `_`."""
@@ -44,11 +44,18 @@ class TarWriter:
     def _member(self, name: str, content: bytes) -> None:
         member = tarfile.TarInfo(name)
         member.size, member.mode = len(content), 0o644
-        self._tar.addfile(member, BytesIO(content))
+        self._write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        self._write(content)
+
+    def _write(self, content: bytes) -> None:
+        """Write what starts at a block's beginning, and zeros up to the end of its last block."""
+        self._target.file.write(content)
+        self._target.file.write(bytes(-len(content) % tarfile.BLOCKSIZE))
 
     def close(self) -> None:
-        """Finish the tar and give it its name."""
-        self._tar.close()
+        """Finish the tar, as all tars are: two empty blocks, and more up to a whole record."""
+        self._target.file.write(bytes(2 * tarfile.BLOCKSIZE))
+        self._target.file.write(bytes(-self._target.file.tell() % tarfile.RECORDSIZE))
         self._target.close()
 
     def abort(self) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rekindle.errors import ArgumentError, FormatError
 from rekindle.fetch.byte_files import ByteFile
+from rekindle.fetch.listing import Names
 from rekindle.fetch.record_index import MOST_BYTES, NO_LABEL, RecordIndex, make_rows
 from rekindle.fetch.wire import BYTES, VARINT, fields, signed, varint
 
@@ -21,6 +22,7 @@ from rekindle.fetch.wire import BYTES, VARINT, fields, signed, varint
 IMAGE_FEATURES = ("image/encoded", "image", "image_raw", "jpg", "jpeg", "png", "img", "encoded")
 LABEL_FEATURES = ("image/class/label", "label", "cls", "class", "target")
 TEXT_FEATURE = "image/class/text"
+KEY_FEATURE = "image/filename"
 _HEAD = struct.Struct("<QI")
 _MOST_FEATURES = 10_000
 
@@ -39,6 +41,7 @@ def index_tfrecord(
     columns = [np.empty((0, 4), dtype=np.int64)]
     classes: dict[int, str] = {}
     names: tuple[str, str | None] | None = None
+    keys: list[bytes] = []
     done = 0
     for number, file in enumerate(files):
         found = []
@@ -52,6 +55,9 @@ def index_tfrecord(
                     text = first_bytes(data, features[TEXT_FEATURE])
                     if text is not None:
                         classes[label] = bytes(data[text[0] : text[1]]).decode("utf-8", errors="replace")
+                key = first_bytes(data, features[KEY_FEATURE]) if KEY_FEATURE in features else None
+                if key is not None:
+                    keys.append(bytes(data[key[0] : key[1]]))
             except ValueError as error:
                 raise FormatError(f"{file.name!r} at byte {start}: a damaged Example: {error}") from error
             found.append(
@@ -65,7 +71,8 @@ def index_tfrecord(
     if not len(table):
         raise FormatError(f"{files[0].name!r} at byte 0: there are no records.")
     rows = make_rows(table[:, 1], table[:, 2], table[:, 3], table[:, 0])
-    return RecordIndex("tfrecord", rows, classes=_class_names(classes, table[:, 3]))
+    named = Names.of(keys) if len(keys) == len(rows) else None
+    return RecordIndex("tfrecord", rows, names=named, classes=_class_names(classes, table[:, 3]))
 
 
 def _class_names(classes: Mapping[int, str], labels: np.ndarray[Any, Any]) -> list[str] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rekindle.errors import ArgumentError
 from rekindle.fetch.atomic import AtomicFile
 from rekindle.fetch.image_kinds import ending_of
-from rekindle.fetch.tfrecord_index import IMAGE_FEATURES, LABEL_FEATURES, TEXT_FEATURE, mask
+from rekindle.fetch.tfrecord_index import IMAGE_FEATURES, KEY_FEATURE, LABEL_FEATURES, TEXT_FEATURE, mask
 from rekindle.fetch.wire import encoded_bytes, encoded_varint
 from rekindle.fetch.writers import as_bytes
 
@@ -39,7 +39,7 @@ class TfrecordWriter:
         values = {
             IMAGE_FEATURES[0]: _of_bytes(content),
             "image/format": _of_bytes(_FORMATS.get(ending_of(content), b"")),
-            "image/filename": _of_bytes(key.encode()),
+            KEY_FEATURE: _of_bytes(key.encode()),
         }
         if label >= 0:
             values[LABEL_FEATURES[0]] = encoded_bytes(3, encoded_bytes(1, encoded_varint(label)))

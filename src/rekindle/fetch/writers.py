@@ -62,7 +62,7 @@ def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
             f"pixels are {pixels.dtype} {pixels.shape}. Give bytes (uint8), height × width × 3."
         )
     height, width = pixels.shape[:2]
-    return b"P6\n%d %d\n255\n" % (width, height) + np.ascontiguousarray(pixels).tobytes()
+    return b"".join((b"P6\n%d %d\n255\n" % (width, height), np.ascontiguousarray(pixels).data))
 
 
 def as_bytes(data: bytes | memoryview | NDArray[np.uint8]) -> bytes:

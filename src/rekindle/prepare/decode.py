@@ -21,6 +21,9 @@ from rekindle.fetch.source import Encoded
 from rekindle.prepare.jpeg import START, Frame, OddJpegError, decode_jpeg, read_frame
 from rekindle.prepare.step import Image
 
+# Images are decoded in parallel; threads inside one image would only get in each other's way.
+cv2.setNumThreads(1)
+
 # More than this and Pillow warns of a decompression bomb: a quarter of a GiB of pixels.
 PIXEL_LIMIT = 89_478_485
 

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]  # height × width × 3 (RGB); float32 after the step that converts
@@ -59,6 +58,8 @@ class Step(ABC):
 
     def __call__(self, image: Any) -> Any:
         """Apply to one image with numbers from torch's global generator, as a torchvision transform does."""
+        import torch  # Here and not above: to decode an image, nobody need wait for it to load.
+
         return self.apply(image, torch.rand(self.uniforms, dtype=torch.float64).numpy())
 
     def __repr__(self) -> str:
