@@ -16,6 +16,8 @@ from rekindle.fetch.listing import Listing, Names, check_folder, list_files
 # As torchvision's ImageFolder has them.
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
+_MOST_AT_ONCE = 256 << 10  # bytes: more than most photographs of data sets have
+
 
 class Folder:
     """The samples of a folder: `read(index)` gives the bytes of one.
@@ -62,17 +64,17 @@ class Folder:
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file."""
-        # Half the time, with the lock held, of Python's own file objects.
+        # Half the time, with the lock held, of Python's own file objects. Code runs slowly after a call of the
+        # system, so there are few: the size is not asked for, and a file that has less than could be read is
+        # at its end.
         file = os.open(self._prefix + self._files[index], os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = os.lseek(file, 0, os.SEEK_END)  # quicker than fstat, which makes an object of it all
-            os.lseek(file, 0, os.SEEK_SET)
-            data = os.read(file, size + 1)
-            if len(data) == size:
+            data = os.read(file, _MOST_AT_ONCE)
+            if len(data) < _MOST_AT_ONCE:
                 return data
-            parts = [data]  # A file that grows, or one that is read in pieces.
+            parts = [data]
             while parts[-1]:
-                parts.append(os.read(file, 1 << 20))
+                parts.append(os.read(file, 16 * _MOST_AT_ONCE))
             return b"".join(parts)
         finally:
             os.close(file)

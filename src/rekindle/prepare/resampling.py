@@ -9,6 +9,7 @@ between them. A filter without negative parts needs 16 bits: weights are 1/256th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -27,7 +28,6 @@ _SUPPORT = {
     InterpolationMode.BICUBIC: 2.0,
     InterpolationMode.LANCZOS: 3.0,
 }
-_CODES = {mode: code for code, mode in enumerate(_SUPPORT)}
 _BYTES_TO_READ = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 _SUM = numba.void(_BYTES_TO_READ, numba.uint8[:, ::1], *[numba.int64] * 4, numba.float64)
 _HAS_NEGATIVE_PARTS = (InterpolationMode.BICUBIC, InterpolationMode.LANCZOS)
@@ -51,25 +51,33 @@ def resample(
         cut = image[top : top + height, left : left + width]
         return cv2.resize(cut, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)  # type: ignore[return-value]
     image = np.ascontiguousarray(image)
-    if height != size[0]:
-        image = _resampled_rows(image, top, left, height, width, size[0], mode)
-        top = left = 0
+    filter_ = _FILTERS[mode]
+    if height == size[0]:
+        image = image[top : top + height, left : left + width]
+    else:
+        image = _resampled_rows(image, top, left, height, width, size[0], *filter_)
     if width != size[1]:
-        turned = cv2.transpose(image[top : top + size[0], left : left + width])
-        turned = _resampled_rows(turned, 0, 0, width, size[0], size[1], mode)  # type: ignore[arg-type]
-        image = cv2.transpose(turned)  # type: ignore[assignment]
+        turned: Any = cv2.transpose(image)
+        turned = _resampled_rows(turned, 0, 0, width, size[0], size[1], *filter_)
+        image = cv2.transpose(turned)
     return image
 
 
 def _resampled_rows(
-    image: Image, top: int, left: int, height: int, width: int, new_height: int, mode: InterpolationMode
+    image: Image,
+    top: int,
+    left: int,
+    height: int,
+    width: int,
+    new_height: int,
+    sum_rows: Callable[..., None],
+    code: int,
+    support: float,
 ) -> Image:
     """The box with `new_height` rows, each a weighted sum of rows of the image."""
     result: Image = np.empty((new_height, width, 3), dtype=np.uint8)
     rows = image.reshape(image.shape[0], -1)
-    code, support = _CODES[mode], _SUPPORT[mode]
-    kernel = _sum_signed if mode in _HAS_NEGATIVE_PARTS else _sum_positive
-    kernel(rows, result.reshape(new_height, -1), top, 3 * left, height, code, support)
+    sum_rows(rows, result.reshape(new_height, -1), top, 3 * left, height, code, support)
     return result
 
 
@@ -154,3 +162,10 @@ def _sum_signed(rows: Any, result: Any, top: int, left: int, height: int, code: 
                 sums[x] += weight * np.float32(row[x])
         for x in range(width):
             result[y, x] = np.uint8(min(max(sums[x], np.float32(0)), np.float32(255)))
+
+
+# How each filter sums rows, its number in `_filter`, and its reach.
+_FILTERS = {
+    mode: (_sum_signed if mode in _HAS_NEGATIVE_PARTS else _sum_positive, code, support)
+    for code, (mode, support) in enumerate(_SUPPORT.items())
+}
