@@ -64,9 +64,9 @@ class Folder:
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file."""
-        # Half the time, with the lock held, of Python's own file objects. Code runs slowly after a call of the
-        # system, so there are few: the size is not asked for, and a file that has less than could be read is
-        # at its end.
+        # Half the time, with the lock held, of Python's own file objects. Code runs slowly after a call of
+        # the system, so there are few: the size is not asked for, and a file that has less than could be read
+        # is at its end.
         file = os.open(self._prefix + self._files[index], os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(file, _MOST_AT_ONCE)
