@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,42 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".t
 _MOST_AT_ONCE = 256 << 10  # bytes: more than most photographs of data sets have
 
 
-class Folder:
+class LabelledFiles(ABC):
+    """Files of classes, as torchvision's `ImageFolder` has them: here, or behind a URL."""
+
+    classes: list[str]
+    _files: Names
+    _targets: NDArray[np.int64]
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, by its name."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @abstractmethod
+    def path(self, index: int) -> str:
+        """Where a sample's file is."""
+
+    def target(self, index: int) -> int:
+        """The number of a sample's class."""
+        return int(self._targets[index])
+
+    @property
+    def targets(self) -> list[int]:
+        """The number of each sample's class."""
+        targets: list[int] = self._targets.tolist()
+        return targets
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """Path and class number of each sample."""
+        return [(self.path(index), target) for index, target in enumerate(self.targets)]
+
+
+class Folder(LabelledFiles):
     """The samples of a folder: `read(index)` gives the bytes of one.
 
     With class folders, `classes`, `class_to_idx`, `samples` and `targets` are those of torchvision's
@@ -49,18 +85,13 @@ class Folder:
         if labels is None:
             labels = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
         self._files = listing.files
-        self._targets: NDArray[np.int64]
         if labels is None:
             self.classes, self._targets, kept = from_folders(self.root, listing, extensions)
             self._files = kept
         else:
             given = labels if isinstance(labels, Mapping) else read_labels(_beside(self.root, labels))
             self.classes, self._targets = from_labels(self.root, listing, given, extensions)
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._prefix = os.path.join(os.fsencode(self.root), b"")
-
-    def __len__(self) -> int:
-        return len(self._files)
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file."""
@@ -87,25 +118,10 @@ class Folder:
         """Where a sample's file is."""
         return os.fsdecode(self._prefix + self._files[index])
 
-    def target(self, index: int) -> int:
-        """The number of a sample's class."""
-        return int(self._targets[index])
-
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample's file has, 0 if it is gone: one look at each, when it is asked for."""
         sizes = (_size(self._prefix + self._files[index]) for index in range(len(self)))
         return np.fromiter(sizes, dtype=np.int64, count=len(self))
-
-    @property
-    def targets(self) -> list[int]:
-        """The number of each sample's class."""
-        targets: list[int] = self._targets.tolist()
-        return targets
-
-    @property
-    def samples(self) -> list[tuple[str, int]]:
-        """Path and class number of each sample."""
-        return [(self.path(index), target) for index, target in enumerate(self.targets)]
 
 
 def _size(path: bytes) -> int:

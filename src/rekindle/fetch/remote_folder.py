@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.errors import DataError
-from rekindle.fetch.folder import IMAGE_EXTENSIONS, from_folders, from_labels
+from rekindle.fetch.folder import IMAGE_EXTENSIONS, LabelledFiles, from_folders, from_labels
 from rekindle.fetch.labels import LABEL_FILES, Labels, parse_labels, read_labels
 from rekindle.fetch.listing import Listing, Names
 from rekindle.fetch.range_reader import Range, RangeReader
@@ -20,7 +20,7 @@ from rekindle.fetch.remote_files import shelf_for
 from rekindle.fetch.remote_store import RemoteObject, RemoteOptions, RemoteStore, is_url
 
 
-class RemoteFolder:
+class RemoteFolder(LabelledFiles):
     """The samples of a folder behind a URL; the same as `Folder` has for a copy of it on this machine.
 
     Args:
@@ -52,7 +52,6 @@ class RemoteFolder:
             self.classes, self._targets, files = from_folders(self.root, listing, extensions)
         else:
             self.classes, self._targets = from_labels(self.root, listing, given, extensions)
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._keep([objects[os.fsdecode(files[number])] for number in range(len(files))], files)
 
     def _keep(self, objects: list[RemoteObject], files: Names) -> None:
@@ -82,9 +81,6 @@ class RemoteFolder:
             return parse_labels(Path(name), content)
         return read_labels(Path(name))
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def read(self, index: int) -> bytes:
         """The bytes of a sample's object."""
         return self._reader.read(self._range(index))
@@ -103,24 +99,9 @@ class RemoteFolder:
         """The URL of a sample."""
         return self._store.name_of(f"{self._path}/{os.fsdecode(self._files[index])}")
 
-    def target(self, index: int) -> int:
-        """The number of a sample's class."""
-        return int(self._targets[index])
-
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample has."""
         return self._sizes
-
-    @property
-    def targets(self) -> list[int]:
-        """The number of each sample's class."""
-        targets: list[int] = self._targets.tolist()
-        return targets
-
-    @property
-    def samples(self) -> list[tuple[str, int]]:
-        """URL and class number of each sample."""
-        return [(self.path(index), target) for index, target in enumerate(self.targets)]
 
 
 def _find(store: RemoteStore, root: str) -> dict[str, RemoteObject]:
