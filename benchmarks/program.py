@@ -19,6 +19,7 @@ PROGRAMS = (
     "packing",
     "pipelines",
     "reuse",
+    "balance",
     "layers",
     "echo",
     "pil_pipeline",

@@ -1,22 +1,18 @@
 """Data refurbishing beside torch and beside ourselves without it.
 
-Question: What does it gain to keep partly augmented samples, and does the work stay even?
+Question: What does it gain to keep partly augmented samples?
 
 Method: photographs, RandomResizedCrop(224), RandAugment(2, 9), flip, normalise, batched by 64 by 2 workers;
 Refurbish(factor=3). Rates are those of three epochs (one round of the cache) after one that fills it, in an
 interpreter of its own; torch's and our standard mode have the same epoch before. `unchanged` is torchvision's
-transforms on PIL images in processes, cut before RandAugment. The spread is the coefficient of variation of
-the CPU time of a batch over three epochs, made in the training loop's own thread, with the misses of every
-batch balanced or as they fall (`balance=None`); of each batch, the least time of five runs with the same
-seed counts. For the waiting, a simulated accelerator sleeps 1.1 times the mean
-time of a batch. `cached to batch` is one thread that looks up 64 samples of 224×224, flips and normalises
-them into a float batch, against copying a float batch of that size.
+transforms on PIL images in processes, cut before RandAugment. `cached to batch` is one thread that looks up
+64 samples of 224×224, flips and normalises them into a float batch, against copying a float batch of that
+size.
 
     python -m benchmarks reuse --data ../shared/data/imagenet-sample.tar
 
-Reading: samples/s, more is better; spread and waiting, less is better. The bars: ≥ 5× torch and ≥ 2.2× our
-standard mode with diversity ≥ 0.9; unchanged ≥ 1.5× torch; at most half the spread; the accelerator waits
-≤ 5 % of the epoch; ≥ 0.5 of a copy.
+Reading: samples/s, more is better. The bars: ≥ 5× torch and ≥ 2.2× our standard mode with diversity ≥ 0.9;
+unchanged ≥ 1.5× torch; ≥ 0.5 of a copy.
 """
 
 from __future__ import annotations
@@ -36,7 +32,6 @@ from benchmarks.peers import BATCH_SIZE, MEAN, SIZE, STD, WORKERS, torch_batches
 from benchmarks.photographs import described, photographs
 
 FACTOR, EPOCHS = 3, 3
-SAME_RUNS = 5  # of the same batches, of which the least time of each counts: the rest is the machine's noise
 COPIES = 40
 
 
@@ -100,50 +95,6 @@ def measure_rate(contender: str, files: list[str]) -> float:
     return EPOCHS * len(files) / (time.perf_counter() - started)
 
 
-def measure_spread(balance: str | None, files: list[str]) -> float:
-    """The coefficient of variation of the CPU time of a full batch, over three epochs."""
-    least = np.min([_batch_times(balance, files) for _ in range(SAME_RUNS)], axis=0)
-    return float(np.std(least) / np.mean(least))
-
-
-def _batch_times(balance: str | None, files: list[str]) -> list[float]:
-    import rekindle as rk
-
-    reuse = rk.Refurbish(FACTOR, split="RandAugment[1]", balance=balance)
-    loader = rekindle_loader(files, reuse=reuse, num_workers=0)
-    for _ in loader:
-        pass
-    spent = []
-    for _ in range(EPOCHS):
-        before = time.thread_time()
-        for images, _ in loader:
-            after = time.thread_time()
-            if len(images) == BATCH_SIZE:
-                spent.append(after - before)
-            before = time.thread_time()
-    return spent
-
-
-def measure_waiting(balance: str | None, files: list[str]) -> float:
-    """The share of an epoch that a simulated accelerator waits, whose step takes 1.1 times a batch."""
-    import rekindle as rk
-
-    reuse = rk.Refurbish(FACTOR, split="RandAugment[1]", balance=balance)
-    loader = rekindle_loader(files, reuse=reuse, prefetch_factor=2)
-    for _ in loader:
-        pass
-    started = time.perf_counter()
-    for _ in range(EPOCHS):
-        for _ in loader:
-            pass
-    step = 1.1 * (time.perf_counter() - started) / (EPOCHS * len(loader))
-    waited, started = loader.report().wait_seconds, time.perf_counter()
-    for _ in range(EPOCHS):
-        for _ in loader:
-            time.sleep(step)
-    return (loader.report().wait_seconds - waited) / (time.perf_counter() - started)
-
-
 def measure_cached() -> dict[str, float]:
     """Batches a second: cached samples flipped and normalised, and a mere copy of the same size."""
     import rekindle as rk
@@ -182,7 +133,7 @@ def measure_cached() -> dict[str, float]:
 
 
 def measure(rounds: int, data: str | None) -> list[Comparison]:
-    """Rates, then how even the work is, then the time of a sample that is found."""
+    """Rates, then the time of a sample that is found."""
     import rekindle as rk
 
     images = photographs(data)
@@ -204,20 +155,6 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
             {"refurbished": [Bar("≥", 2.2)]},
         ),
     ]
-    balances = {"as they fall": None, "misses": "misses", "cost": "cost"}
-    spread = alternate(
-        {name: _in_process(measure_spread, how, files) for name, how in balances.items()}, rounds
-    )
-    found.append(
-        compare(f"{title}; CPU time of a batch", "spread", spread, {"cost": [Bar("≤", 0.5)]}),
-    )
-    waiting = alternate(
-        {name: _in_process(measure_waiting, how, files) for name, how in balances.items()}, rounds
-    )
-    found.append(
-        compare(f"{title}; an accelerator that takes 1.1 times as long", "share of the epoch waited", waiting,
-                {"cost": [Bar("≤", 0.05, "of the epoch")]}),
-    )  # fmt: skip
     cached = [in_fresh_process(measure_cached) for _ in range(rounds)]
     by_name = {name: [one[name] for one in cached] for name in ("copy", "cached to batch")}
     found.append(
@@ -229,7 +166,3 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
 
 def _rate(name: str, files: list[str]) -> Callable[[], float]:
     return lambda: in_fresh_process(measure_rate, contender=name, files=files)
-
-
-def _in_process(function: Callable[..., float], balance: str | None, files: list[str]) -> Callable[[], float]:
-    return lambda: in_fresh_process(function, balance=balance, files=files)
