@@ -9,31 +9,26 @@ with torchvision on PIL images; `DALI` runs on the CPU and decodes only the crop
 files and calls simplejpeg with nothing after it, on 2 threads. Each measurement is three epochs with one
 loader in an interpreter of its own, after two batches of another that do not count; starting the workers
 does. CIFAR-10 is 50,000 arrays of 32×32 in memory, RandomCrop(32, padding=4), flip and normalise, batched by
-128. Python's own work is what a sample of 16×16 pixels takes, from file to batch, in one thread, less the
-time of the decoder: nearly all of that is Python, so it is a bound from above on the time that a sample holds
-Python's lock.
+128.
 
     python -m benchmarks peers --data ../shared/data/imagenet-sample.tar
 
 Reading: samples/s, more is better; CPU milliseconds a sample over all processes, and MB of memory (PSS
 without files, all processes, at the last batch), less is better. The bars: ≥ 2.0× torch, ≥ 1.3× DALI, ≥ 0.8
 of decoding alone; with RandAugment ≥ 2× torch and ≥ 3× DALI; with ColorJitter ≥ 2× torch; CIFAR-10 ≥ 15×
-torch; Python's own work < 60 µs. A peer that is not installed is left out, and the title says so.
+torch. A peer that is not installed is left out, and the title says so.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import resource
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -263,60 +258,11 @@ def measure_cifar(contender: str) -> dict[str, float]:
     return _measured(make(CIFAR_SAMPLES), CIFAR_SAMPLES)
 
 
-# Python's own work.
-
-
-def measure_python() -> float:
-    """Microseconds of the processor that a tiny JPEG takes from its file to the batch.
-
-    Without those in the decoder and in the system's calls for the file, which let other threads run. The
-    compiled kernels do so, too, but are counted: with so few pixels, calling them is all there is. The least
-    of several passes: the rest is the machine's noise.
-    """
-    from PIL import Image
-
-    import rekindle as rk
-    from rekindle.prepare import jpeg
-
-    T = rk.transforms  # noqa: N806
-    buffer = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(
-        buffer, "JPEG"
-    )
-    steps = [T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
-    decode, decoding = jpeg.simplejpeg.decode_jpeg, 0.0
-
-    def timed(*arguments: Any, **options: Any) -> Any:
-        nonlocal decoding
-        started = time.perf_counter()
-        image = decode(*arguments, **options)
-        decoding += time.perf_counter() - started
-        return image
-
-    with tempfile.TemporaryDirectory() as folder, patch.object(jpeg.simplejpeg, "decode_jpeg", timed):
-        names = [f"{number}.jpg" for number in range(64 * BATCH_SIZE)]
-        for name in names:
-            (Path(folder) / name).write_bytes(buffer.getvalue())
-        dataset = rk.open(folder, transform=steps, labels=dict.fromkeys(names, 0))
-        loader = rk.DataLoader(dataset, batch_size=BATCH_SIZE, seed=0)
-        spent = []
-        for _ in range(6):
-            decoding, started = 0.0, _user_seconds()
-            for _ in loader:
-                pass
-            spent.append(_user_seconds() - started - decoding)
-    return 1e6 * min(spent[1:]) / len(names)
-
-
-def _user_seconds() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
-
-
 # The answer.
 
 
 def measure(rounds: int, data: str | None) -> list[Comparison]:
-    """Rates, CPU time and memory with each contender, then CIFAR-10 and Python's own work."""
+    """Rates, CPU time and memory with each contender, then CIFAR-10."""
     images = photographs(data)
     files = [str(path) for path in images]
     missing = [name for name, module in NEEDS.items() if not _is_installed(module)]
@@ -340,15 +286,6 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
         title = f"{CIFAR_SAMPLES:,} arrays of 32×32×3 in memory; RandomCrop(32, 4), flip, normalise"
         rates = {name: [one["rate"] for one in values] for name, values in cifar.items()}
         found.append(compare(title, "samples/s", rates, {"rekindle": [Bar("≥", 15.0)]}))
-    own = [in_fresh_process(measure_python) for _ in range(rounds)]
-    found.append(
-        compare(
-            "Python's own work, with its lock held",
-            "µs a sample",
-            {"rekindle": own},
-            {"rekindle": [Bar("<", 60, "µs")]},
-        )
-    )
     return found
 
 

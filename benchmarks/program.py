@@ -15,6 +15,7 @@ from typing import Any
 
 PROGRAMS = (
     "peers",
+    "overhead",
     "packed",
     "packing",
     "pipelines",

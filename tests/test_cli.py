@@ -458,3 +458,59 @@ def test_names_that_differ_only_in_their_ending_stay_apart(tmp_path: Path) -> No
 def test_help_does_not_wait_for_torch() -> None:
     program = "import sys, rekindle.cli; rekindle.cli._parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+@pytest.mark.parametrize("ending", [".h5", ".tfrecord", ".tar", ".lmdb"])
+def test_names_that_are_no_text_are_packed(tmp_path: Path, ending: str) -> None:
+    folder = tmp_path / "train" / "one"
+    folder.mkdir(parents=True)
+    for name in (b"caf\xe9.png", b"plain.png"):
+        Image.fromarray(np.zeros((4, 4, 3), dtype=np.uint8)).save(folder / "made.png")
+        os.rename(folder / "made.png", os.path.join(os.fsencode(folder), name))
+    assert main(["pack", str(tmp_path / "train"), str(tmp_path / f"train{ending}")]) == 0
+    assert len(rk.open(tmp_path / f"train{ending}")) == 2
+
+
+class _Unplugged:
+    """A source whose second sample cannot be fetched, for now."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, index: int) -> Any:
+        if index == 1:
+            raise rk.RemoteError("there is no network")
+        return self._source.read(index)
+
+
+def test_what_cannot_be_fetched_now_is_not_left_out_for_good(images: Path, tmp_path: Path) -> None:
+    source = rk.open(images).source
+    with pytest.raises(rk.RemoteError, match="there is no network"):
+        packing.pack(_Unplugged(source), tmp_path / "train.tar", skip_broken=True)  # type: ignore[arg-type]
+    done = packing.pack(source, tmp_path / "train.tar", skip_broken=True)
+    assert (done.samples, done.left_out) == (len(source), [])
+
+
+def test_a_note_that_was_cut_off_is_written_again(images: Path, tmp_path: Path) -> None:
+    source, target = rk.open(images).source, tmp_path / "train.tar"
+    first = True
+
+    def stop_at_the_second_shard(samples: int, nbytes: int) -> None:
+        nonlocal first
+        notes = list((tmp_path / ".train.tar.packing").glob("*.tar.json"))
+        if notes and first:
+            first = False
+            notes[0].write_bytes(b"")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        packing.pack(source, target, shards=2, told=stop_at_the_second_shard)
+    assert not first
+    assert packing.pack(source, target, shards=2).samples == len(source)

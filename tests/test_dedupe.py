@@ -236,3 +236,11 @@ def test_images_of_any_shape_become_rgb(shape):
     random = np.random.default_rng(0)
     assert as_rgb(random.integers(0, 256, shape).astype(np.uint8)).shape == (4, 5, 3)
     assert as_rgb(np.full(shape, True)).min() == 255
+
+
+def test_names_that_are_no_text_are_kept_in_the_file_of_groups(tmp_path):
+    members = (rk.choose.Member(0, "caf\udce9.png", 3), rk.choose.Member(1, "café.png", 3))
+    groups = rk.RedundantGroups(2, (rk.choose.Group(members, 0, "one"),), {}, "train")
+    groups.save(tmp_path / "groups.json")
+    assert rk.RedundantGroups.load(tmp_path / "groups.json").groups == groups.groups
+    assert "café" in (tmp_path / "groups.json").read_text(encoding="utf-8")

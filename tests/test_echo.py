@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Sampler,
     SequentialSampler,
     WeightedRandomSampler,
     get_worker_info,
@@ -226,6 +228,54 @@ def test_echoes_of_a_sampler_are_resumed(root: Path, which: str, way: str) -> No
     loader.close(), resumed.close()
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("factor", [1, 1.5, 2])
+def test_a_sampler_loses_no_more_than_an_echoed_batch(factor: float, drop_last: bool) -> None:
+    settings: dict[str, Any] = {"reuse": rk.Echo(factor, shuffle=4), "drop_last": drop_last}
+    loader = load(Counted(), shuffle=None, sampler=SequentialSampler(range(SIZE)), **settings)
+    assert len(list(loader)) == len(loader) == len(load(Counted(), **settings))
+
+
+class Remembering(Sampler[int]):
+    """A sampler with a generator of its own, which can be saved."""
+
+    def __init__(self) -> None:
+        self._turn = 7
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        self._turn += 1
+        yield from np.random.default_rng(self._turn).permutation(SIZE).tolist()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"turn": self._turn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._turn = state["turn"]
+
+
+@pytest.mark.parametrize("stop", [0, 2, 11])
+def test_a_sampler_that_can_be_saved_is_resumed_by_what_it_saved(stop: int) -> None:
+    def echoing() -> Any:
+        return load(Counted(), shuffle=None, sampler=Remembering(), reuse=rk.Echo(2, "read", shuffle=4))
+
+    def ids(loader: Any, batches: Any) -> list[list[int]]:
+        return [loader.batch.ids.tolist() for _ in batches]
+
+    whole = echoing()
+    expected = [batch for _ in range(3) for batch in ids(whole, whole)]
+    assert expected[:7] != expected[7:14]
+    loader = echoing()
+    taken = 0
+    while taken < stop:
+        taken += len(ids(loader, islice(loader, stop - taken)))
+    resumed = echoing()
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch for _ in range(2) for batch in ids(resumed, resumed)][:7] == expected[stop : stop + 7]
+
+
 # Streams.
 
 
@@ -315,6 +365,8 @@ def test_what_cannot_work_is_refused(root: Path) -> None:
         load(dataset, shuffle=None, sampler=in_order, reuse=rk.Echo(2, "batch"))
     with pytest.raises(rk.ArgumentError, match="does not go with a batch_sampler"):
         rk.DataLoader(dataset, batch_sampler=BatchSampler(in_order, 3, False), reuse=rk.Echo(2))
+    with pytest.raises(rk.ArgumentError, match="generator has no length"):
+        load(dataset, shuffle=None, sampler=(number for number in range(3)), reuse=rk.Echo(2))
     with pytest.raises(rk.ArgumentError, match="whole numbers; this one gave 'a'"):
         list(load(dataset, shuffle=None, sampler=["a"], reuse=rk.Echo(2)))
     with pytest.raises(rk.ArgumentError, match="factor is 0"):

@@ -172,3 +172,11 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
 ) -> None:
     cache.write_text("a file where a folder should be")
     assert len(Folder(classes))
+
+
+def test_files_that_are_read_in_pieces_are_whole(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(classes)
+    whole = [Path(path).read_bytes() for path, _ in folder.samples]
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda file, most: read(file, min(most, 3)))
+    assert [folder.read(index) for index in range(len(folder))] == whole

@@ -25,13 +25,16 @@ FILL = np.array([7, 77, 177], dtype=np.uint8)
     size=st.tuples(st.integers(1, 9), st.integers(1, 70)),
     offset=st.tuples(st.integers(-8, 8), st.integers(-60, 60)),
     flips=st.tuples(st.booleans(), st.booleans()),
+    channels_last=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_computed_values_are_those_of_the_table(means, stds, shape, size, offset, flips, seed):
+def test_computed_values_are_those_of_the_table(means, stds, shape, size, offset, flips, channels_last, seed):
     steps = [T.ToTensor(), T.Normalize(means, stds)]
     table, _ = value_table(steps, None)
     image = np.random.default_rng(seed).integers(0, 256, (*shape, 3), dtype=np.uint8)
     computed, looked_up = np.zeros((2, 3, *size), dtype=np.float32)
+    if channels_last:
+        computed = np.moveaxis(np.zeros((*size, 3), dtype=np.float32), 2, 0)
     kernel.finish(image, *offset, *flips, FILL, table, normal_of(steps, table), computed)
     kernel.finish(image, *offset, *flips, FILL, table, kernel.NO_NORMAL, looked_up)
     assert computed.tobytes() == looked_up.tobytes()

@@ -188,3 +188,22 @@ def test_many_images_in_memory_are_the_same_as_each_alone() -> None:
             np.testing.assert_array_equal(out[row], np.asarray(expected))
     with pytest.raises(IndexError):
         pipeline.run_many(images, [50], numbers[:1], out[:1])
+
+
+@pytest.mark.parametrize("steps", [[T.ToTensor()], [T.ToTensor(), T.RandomErasing()]])
+def test_images_that_cannot_be_written_to_are_taken(steps: list[Any]) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 9, 3), dtype=np.uint8)
+    expected = [images[index].transpose(2, 0, 1).astype(np.float32) / np.float32(255) for index in range(3)]
+    images.setflags(write=False)
+    dataset = rk.ArrayImages(images, [0, 1, 2], [*steps[:1], *(T.RandomErasing(0) for _ in steps[1:])])
+    assert np.array_equal(dataset[1][0].numpy(), expected[1])
+    loaded = torch.cat([batch for batch, _ in rk.DataLoader(dataset, batch_size=2)])
+    assert np.array_equal(loaded.numpy(), np.stack(expected))
+
+
+def test_a_function_may_give_an_image_that_cannot_be_written_to() -> None:
+    image = Image.fromarray(np.full((8, 9, 3), 51, dtype=np.uint8))
+    made = Pipeline([T.Lambda(lambda _: np.asarray(image)), T.ToTensor()]).make_image(
+        np.zeros((8, 9, 3), dtype=np.uint8), np.empty(0)
+    )
+    assert torch.equal(made, torch.full((3, 8, 9), 0.2))

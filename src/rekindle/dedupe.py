@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Literal
 
 import numpy as np
@@ -153,7 +154,8 @@ def _looked_at(
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]:
     """Ids, hashes or embeddings, and labels of all images that can be read."""
     ids, vectors, labels = [], [], []
-    with progress_bar("looking at images", len(loader.dataset), quiet) as told:  # type: ignore[arg-type]
+    size = len(loader.dataset)  # type: ignore[arg-type]
+    with closing(loader), progress_bar("looking at images", size, quiet) as told:
         for batch in loader:
             if embed is None:
                 vectors.append(batch[0].numpy().copy())
@@ -163,7 +165,6 @@ def _looked_at(
                 labels.append(np.array([label for _, label in batch], dtype=np.int64))
             ids.append(loader.batch.ids.numpy())
             told(len(ids[-1]), 0)
-    loader.close()
     return np.concatenate(ids), np.concatenate(vectors), np.concatenate(labels)
 
 

@@ -26,7 +26,7 @@ def write_page(groups: RedundantGroups, dataset: Any, path: str | os.PathLike[st
     for group in chosen:
         pictures.will_need([member.id for member in group.members[:_MOST_MEMBERS]])
     shown = "".join(_card(group, pictures) for group in chosen)
-    Path(path).write_text(_page(groups, shown, len(chosen)), encoding="utf-8")
+    Path(path).write_text(_page(groups, shown, len(chosen)), encoding="utf-8", errors="backslashreplace")
 
 
 def _rank(group: Group) -> tuple[int, float]:

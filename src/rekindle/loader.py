@@ -112,7 +112,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         own_batches = self._auto_collation and self.batch_size is None
-        with_reuse.check(reuse, final_transform, self._order, own_batches)
+        with_reuse.check(reuse, final_transform, self._order, self.sampler, own_batches)
         with_redundancy.check(redundancy, self._order, seed, reuse)
         self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed, redundancy)
         self.device, self.batch_transform = device, batch_transform

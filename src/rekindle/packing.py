@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rekindle import recipes, spool
-from rekindle.errors import ArgumentError, DataError
+from rekindle.errors import ArgumentError, DataError, RekindleError, RemoteError
 from rekindle.fetch.remote_store import is_url
 from rekindle.fetch.source import Source, copied
 from rekindle.fetch.writers import WRITTEN_ENDINGS, Writer, writer_for
@@ -134,18 +134,19 @@ class _Run:
 
         While one shard is finished, which waits for the disk, samples of the next are prepared.
         """
-        notes = [self._work / f"{name.name}.json" for name in names]
-        missing = [ends for note, ends in zip(notes, bounds, strict=True) if not note.exists()]
+        paths = [self._work / f"{name.name}.json" for name in names]
+        notes = [_read_note(path) for path in paths]
+        missing = [ends for note, ends in zip(notes, bounds, strict=True) if note is None]
         done: list[dict[str, Any]] = []
         with closing(self._pieces(missing)) as pieces:
-            for name, note, (start, stop) in zip(names, notes, bounds, strict=True):
-                if note.exists():
-                    done.append(json.loads(note.read_text()))
-                    self._told(stop - start, done[-1]["nbytes"])
+            for name, path, note, (start, stop) in zip(names, paths, notes, bounds, strict=True):
+                if note is not None:
+                    done.append(note)
+                    self._told(stop - start, note["nbytes"])
                     continue
                 firsts = range(start, stop, _TOGETHER)
                 done.append(self._shard(name, islice(pieces, len(firsts))))
-                spool.write_whole(note, [json.dumps(done[-1]).encode()])
+                spool.write_whole(path, [json.dumps(done[-1]).encode()])
                 for first in firsts:
                     self._piece(first).unlink(missing_ok=True)
         return done
@@ -214,8 +215,10 @@ class _Run:
         label = self._source.target(index)
         try:
             data = recipes.prepare(copied(self._source, index), index, self._recipe)
+        except RemoteError:  # Not the sample's fault: it may be read the next time.
+            raise
         except (DataError, OSError) as error:
-            told = error.strerror if isinstance(error, OSError) else error
+            told = getattr(error, "strerror", None) or error
             reason = f"{self._source.path(index)!r} (sample {index}): {told}"
             if self._skip_broken:
                 return Record(reason, None, label)
@@ -250,6 +253,8 @@ def _writing(target: Path) -> Iterator[None]:
     """Say what could not be written, and what to do."""
     try:
         yield
+    except RekindleError:
+        raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = " Make room, and run the same command again to go on." if full else ""
@@ -289,6 +294,15 @@ def _same_plan(work: Path, plan: dict[str, Any]) -> bool:
         return bool(json.loads((work / "plan.json").read_text()) == plan)
     except (OSError, ValueError):
         return False
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    """What an earlier run wrote about a shard that it finished; None if there is nothing whole."""
+    try:
+        note: dict[str, Any] = json.loads(path.read_text())
+        return note
+    except (OSError, ValueError):
+        return None
 
 
 def _begin_anew(work: Path, plan: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import partial
 from typing import Any
 
@@ -289,7 +289,7 @@ class Reuse:
         self.reused = None
 
 
-def check(reuse: Any, final_transform: Any, order: str, own_batches: bool) -> None:
+def check(reuse: Any, final_transform: Any, order: str, sampler: Any, own_batches: bool) -> None:
     """Find arguments that cannot work before anything starts."""
     if reuse is not None and not isinstance(reuse, Refurbish | Echo):
         raise ArgumentError(f"reuse is {reuse!r}. Give rk.Refurbish(…), rk.Echo(…) or None.")
@@ -305,6 +305,11 @@ def check(reuse: Any, final_transform: Any, order: str, own_batches: bool) -> No
             f"reuse={reuse!r} does not go with a batch_sampler, nor with a sampler or a generator if whole "
             'batches are repeated. Repeat samples (after="augment") that a sampler= gives, or use '
             "shuffle=True and seed=."
+        )
+    if isinstance(reuse, Echo) and order == "sampler" and not isinstance(sampler, Sized):
+        raise ArgumentError(
+            f"reuse=Echo(…) plans a whole epoch, but {type(sampler).__name__} has no length, so it may never "
+            "end. Give the sampler a __len__."
         )
     if isinstance(reuse, Refurbish) and reuse.balance is not None and order in ("sampler", "sequential"):
         how = "shuffle=False" if order == "sequential" else "a sampler"

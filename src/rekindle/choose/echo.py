@@ -137,7 +137,7 @@ def _earlier_ones(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each value, how many equal ones stand before it."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
     groups = np.repeat(starts, np.diff(starts, append=len(values)))
     earlier = np.empty(len(values), dtype=np.int64)
     earlier[order] = np.arange(len(values)) - groups

@@ -63,6 +63,7 @@ def _components(
     held = 0
     for of, others, distances in _pairs(vectors, threshold, metric):
         np.minimum.at(nearest, of, distances)
+        np.minimum.at(nearest, others, distances)
         edges.append(np.stack([of, others]))
         held += len(of)
         if held > _MOST_PAIRS:

@@ -106,7 +106,11 @@ class RedundantGroups:
         }  # fmt: skip
         lines = ",\n  ".join(json.dumps(_as_json(group), ensure_ascii=False) for group in self.groups)
         text = json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "groups": [\n  {lines}\n ]\n}}\n'
-        Path(path).write_text(text, encoding="utf-8")
+        part = Path(f"{os.fspath(path)}.part")
+        part.write_text(
+            text, encoding="utf-8", errors="backslashreplace"
+        )  # JSON's own way to write what is odd
+        os.replace(part, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RedundantGroups:

@@ -60,7 +60,8 @@ class SamplerOrders:
         self._sampler: Any = sampler
         self._batched, self._epoch, self._generator = batched, epoch, generator
         self._without = frozenset(without)
-        self._stateful = None if plan_of is not None else _stateful_part(sampler)
+        self._stateful = _stateful_part(sampler)
+        self._first_state: Any = None  # the sampler's, when an epoch began that is planned as a whole
         self._recent: deque[Any] | None = deque(maxlen=_RECENT) if keep_recent else None
         self._ended = False
         self._step = self._seen = 0
@@ -82,16 +83,24 @@ class SamplerOrders:
 
     def _begin(self) -> Iterator[Any]:
         """A new pass over the sampler, drawing from the generators what torch draws, in its order."""
-        iterator: Iterator[Any] = iter(self._sampler)
+        iterator = self._iterated()
         if self._draws_seed:
             self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator))
-        return iterator if self._plan_of is None else self._planned(iterator, self._plan_of)
+        return iterator
+
+    def _iterated(self) -> Iterator[Any]:
+        if self._plan_of is None:
+            return iter(self._sampler)
+        self._first_state = self._sampler_state()
+        # What a batch sampler leaves out at the end is the plan's to leave out.
+        samples = self._sampler.sampler if self._batched else self._sampler
+        return self._planned(iter(samples), self._plan_of)
 
     def _planned(
         self, iterator: Iterator[Any], plan_of: Callable[[NDArray[np.int64]], EpochPlan]
     ) -> Iterator[Any]:
         """The batches of a plan, of all that is drawn."""
-        drawn = list(chain.from_iterable(iterator) if self._batched else iterator)
+        drawn = list(iterator)
         _check_integers(drawn)
         plan = self._plan = plan_of(np.array(drawn, dtype=np.int64))
         for step in range(plan.steps):
@@ -109,7 +118,8 @@ class SamplerOrders:
     def _resume(self, state: Any) -> Iterator[Any]:
         if self._stateful is not None and state is not None:
             self._stateful.load_state_dict(state)
-            return iter(self._sampler)
+            done = 0 if self._plan_of is None else self._step
+            return islice(self._iterated(), done, None)
         now = generators_of(self._sampler, self._generator)
         set_generators(self._start, self._sampler, self._generator)
         iterator = self._begin()
@@ -124,8 +134,11 @@ class SamplerOrders:
         return iterator
 
     def _remember(self) -> None:
-        state = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
+        state = self._sampler_state() if self._plan_of is None else self._first_state
         self._after[self._step] = self._seen, state
+
+    def _sampler_state(self) -> Any:
+        return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
 
     def resume_after(self, steps: int) -> dict[str, Any]:
         """What it takes to go on after so many batches of this epoch."""

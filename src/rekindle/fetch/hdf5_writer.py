@@ -60,7 +60,7 @@ class Hdf5Writer:
         rows = self._images.id.get_space()
         rows.select_hyperslab((start,), (count,))
         self._images.id.write(self._h5py.h5s.create_simple((count,)), rows, contents)
-        self._keys[start:] = [key for key, _, _ in self._waiting]
+        self._keys[start:] = [key.encode("utf-8", "surrogateescape") for key, _, _ in self._waiting]
         self._labels[start:] = [label for _, _, label in self._waiting]
         self._waiting.clear()
         self._disk.check()

@@ -50,7 +50,7 @@ class LmdbWriter:
         content = as_bytes(data)
         if label >= 0:
             content = encoded_bytes(4, content) + encoded_number(5, label) + encoded_number(7, 1)
-        name = f"{self._count:08d}_{key}".encode()[:_MOST_KEY]
+        name = f"{self._count:08d}_{key}".encode("utf-8", "surrogateescape")[:_MOST_KEY]
         self._waiting.append((name, content))
         self._count += 1
         if len(self._waiting) >= _TOGETHER:

@@ -39,12 +39,12 @@ class TfrecordWriter:
         values = {
             IMAGE_FEATURES[0]: _of_bytes(content),
             "image/format": _of_bytes(_FORMATS.get(ending_of(content), b"")),
-            KEY_FEATURE: _of_bytes(key.encode()),
+            KEY_FEATURE: _of_bytes(key.encode("utf-8", "surrogateescape")),
         }
         if label >= 0:
             values[LABEL_FEATURES[0]] = encoded_bytes(3, encoded_bytes(1, encoded_varint(label)))
             if self._classes is not None and label < len(self._classes):
-                values[TEXT_FEATURE] = _of_bytes(self._classes[label].encode())
+                values[TEXT_FEATURE] = _of_bytes(self._classes[label].encode("utf-8", "surrogateescape"))
         entries = (
             encoded_bytes(1, name.encode()) + encoded_bytes(2, value) for name, value in values.items()
         )

@@ -216,8 +216,9 @@ class Pipeline:
         planes = out if self._converts else out.transpose(2, 0, 1)
         if planes.shape[1:] != (height, width):
             raise ArgumentError(f"an image of {height} × {width} pixels does not fit {out.shape}")
-        if not image.flags.c_contiguous:
-            image = np.ascontiguousarray(image)
+        flags = image.flags
+        if not (flags.c_contiguous and flags.writeable):  # or else the kernel does not take it
+            image = np.array(image, order="C")
         kernel.finish(image, top, left, mirrored, upside_down, self._fill, self._table, self._normal, planes)
         if not self._converts:
             return out

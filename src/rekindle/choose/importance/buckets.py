@@ -19,7 +19,7 @@ from rekindle.choose.importance.method import (
     name_of,
     require_logits,
 )
-from rekindle.choose.importance.redundant import Copies, check_groups, without_copies
+from rekindle.choose.importance.redundant import CopyMode, check_groups, without_copies
 from rekindle.choose.redundant_groups import RedundantGroups
 from rekindle.choose.scores import Scores
 from rekindle.errors import ArgumentError, StateError
@@ -82,7 +82,7 @@ class Buckets:
     criteria: tuple[str, ...] | None = None
     alpha: float = 0.5
     groups: RedundantGroups | NDArray[np.int64] | None = None
-    copies: Copies | None = None
+    copies: CopyMode | None = None
 
     stage: int = field(default=1, init=False)
     waiting: NDArray[np.bool_] | None = field(default=None, init=False, repr=False)

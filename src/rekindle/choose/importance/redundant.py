@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from rekindle.errors import ArgumentError
 
-Copies = Literal["remove", "repeat"]
+CopyMode = Literal["remove", "repeat"]
 
 
 def without_copies(
-    ids: NDArray[np.int64], groups: NDArray[Any], uniforms: NDArray[np.float64], copies: Copies
+    ids: NDArray[np.int64], groups: NDArray[Any], uniforms: NDArray[np.float64], copies: CopyMode
 ) -> NDArray[np.int64]:
     """The chosen samples with one random member standing for each group.
 
