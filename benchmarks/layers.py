@@ -6,7 +6,7 @@ Method: photographs, RandomResizedCrop(224), n layers of RandAugment, flip, norm
 workers. `standard` does all of it for every sample; `simplified` leaves out every other layer; `echo` repeats
 each augmented sample three times (Echo(3, after="augment"), per sample of the training loop); `refurbish` is
 Refurbish(3), cut before the last layer of RandAugment (or before the flip, where there is none). Rates are
-those of three epochs after one that fills the cache (echo: of one epoch, which has as many samples).
+those of one epoch after one that fills the cache (echo: of one epoch, which has three times as many samples).
 
     python -m benchmarks layers --data ../shared/data/imagenet-sample.tar --keep
     python -m benchmarks.plot_layers            # draws docs/layers.svg from the kept numbers
@@ -23,7 +23,7 @@ from benchmarks.alternate import alternate
 from benchmarks.answer import Comparison, compare
 from benchmarks.fresh_process import in_fresh_process
 from benchmarks.photographs import described, photographs
-from benchmarks.reuse import EPOCHS, FACTOR, rekindle_loader
+from benchmarks.reuse import FACTOR, rekindle_loader
 
 LAYERS = range(5)
 WAYS = ("standard", "simplified", "echo", "refurbish")
@@ -47,9 +47,8 @@ def measure_rate(way: str, layers: int, files: list[str]) -> float:
         for _ in loader:
             pass
     samples, started = 0, time.perf_counter()
-    for _ in range(1 if way == "echo" else EPOCHS):
-        for images, _ in loader:
-            samples += len(images)
+    for images, _ in loader:
+        samples += len(images)
     return samples / (time.perf_counter() - started)
 
 

@@ -90,14 +90,12 @@ def decode_jpeg(
     stops = scratch and bool(frame.rows_at) and rows + _WORTH_STOPPING <= frame.height
     if not stops:
         rows = frame.height
-    else:
-        shortened = bytearray(data)
-        struct.pack_into(">H", shortened, frame.rows_at, rows)
     height, width = -(-rows // shrink), -(-frame.width // shrink)
-    memory = _scratch_memory(height * width * 3) if scratch else None
+    memory = _scratch_memory("pixels", height * width * 3) if scratch else None
+    encoded = _with_rows(frame, data, rows) if stops else data
     try:
         image: Image = simplejpeg.decode_jpeg(
-            shortened if stops else data, min_height=height, min_width=width, min_factor=shrink, buffer=memory
+            encoded, min_height=height, min_width=width, min_factor=shrink, buffer=memory
         )
     except (ValueError, KeyError) as error:
         told = str(error)
@@ -112,10 +110,18 @@ def decode_jpeg(
     return image
 
 
-def _scratch_memory(nbytes: int) -> NDArray[np.uint8]:
-    memory: NDArray[np.uint8] | None = getattr(_scratch, "memory", None)
+def _with_rows(frame: Frame, data: Encoded, rows: int) -> NDArray[np.uint8]:
+    """A copy of the JPEG whose header says that it has so many rows, in scratch memory."""
+    copy = _scratch_memory("encoded", len(data))[: len(data)]
+    copy[:] = np.frombuffer(data, dtype=np.uint8)  # by NumPy, without Python's lock
+    struct.pack_into(">H", copy, frame.rows_at, rows)  # type: ignore[arg-type]
+    return copy
+
+
+def _scratch_memory(name: str, nbytes: int) -> NDArray[np.uint8]:
+    memory: NDArray[np.uint8] | None = getattr(_scratch, name, None)
     if memory is None or memory.nbytes < nbytes:
         memory = np.empty(nbytes + nbytes // 4, dtype=np.uint8)
         if memory.nbytes <= _KEEP:
-            _scratch.memory = memory
+            setattr(_scratch, name, memory)
     return memory
