@@ -2,10 +2,11 @@
 
 Question: Does the time of an echoed epoch follow max(t_up, e · t_down)?
 
-Method: a source that sleeps 40 ms for every batch of 8, one worker, and an accelerator that sleeps 20 ms for
-every step: R = t_up / t_down = 2. Epochs of 60 batches, each repeated e times, after the samples are read.
-Predicted: the longer of an epoch that is only read, without echoes, and of e times as many steps without
-anything to read, both measured in the same round (a sleep lasts longer than it should).
+Method: a source that sleeps 40 ms for every batch of 8, one worker that may be 4 batches ahead, and an
+accelerator that sleeps 20 ms for every step: R = t_up / t_down = 2. Epochs of 60 batches, each repeated e
+times, after the samples are read. Predicted: the longer of an epoch that is only read, without echoes, and
+of e times as many steps without anything to read, both measured in the same round (a sleep lasts longer than
+it should).
 
     python -m benchmarks echo
 
@@ -61,7 +62,8 @@ def _epoch(step: float, **settings: Any) -> float:
     import rekindle as rk
 
     loader = rk.DataLoader(
-        SlowSource(), batch_size=BATCH_SIZE, shuffle=True, num_workers=1, seed=0, executor="processes",
+        SlowSource(), batch_size=BATCH_SIZE, shuffle=True, num_workers=1, prefetch_factor=4, seed=0,
+        executor="processes",
         **settings,
     )  # fmt: skip
     batches = iter(loader)
