@@ -116,8 +116,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         with_redundancy.check(redundancy, self._order, seed, reuse)
         self._reuse = Reuse(dataset, reuse, final_transform, memory, self.seed, redundancy)
         self.device, self.batch_transform = device, batch_transform
-        by_rows = self._auto_collation and self.collate_fn is default_collate and not stream
-        by_rows = by_rows and final_transform is None
+        as_given = self.collate_fn is default_collate and final_transform is None
+        by_rows = self._auto_collation and as_given and not stream
         reuses = reuse is not None or final_transform is not None
         self._placement = Placement.of(dataset, device, batch_transform, by_rows=by_rows, reuses=reuses)
         self._bad_samples = BadSamples(on_error, error_budget)

@@ -9,7 +9,6 @@ nothing has to be loaded to know it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from rekindle import keys
 from rekindle.choose.plan import EpochPlan, same
+from rekindle.choose.refresh import exact_factor
 
-_FINEST = 1000  # factors are taken as fractions with denominators up to this
 _BLOCK = 1024
 REPEAT = 1 << 32  # added to a sample's turn for each time that it was repeated before
 
@@ -32,7 +31,7 @@ class Echoes(NamedTuple):
 
 def length(sources: int, factor: float) -> int:
     """How many copies there are of so many sources."""
-    return int(sources * _fraction(factor))
+    return int(sources * exact_factor(factor))
 
 
 def echoed(sources: int, factor: float, buffer: int, *, seed: int, turn: int) -> Echoes:
@@ -119,7 +118,7 @@ def copies_of(source: int, factor: float) -> int:
 
 def _sources(start: int, stop: int, factor: float) -> NDArray[np.int64]:
     """The source of each copy from `start` to `stop`, in the order in which copies are made."""
-    exact = _fraction(factor)
+    exact = exact_factor(factor)
     # Copy c is of the first source n with ⌊(n+1)·factor⌋ > c.
     copies = np.arange(start + 1, stop + 1, dtype=np.int64)
     return -(-copies * exact.denominator // exact.numerator) - 1
@@ -142,7 +141,3 @@ def _earlier_ones(values: NDArray[np.int64]) -> NDArray[np.int64]:
     earlier = np.empty(len(values), dtype=np.int64)
     earlier[order] = np.arange(len(values)) - groups
     return earlier
-
-
-def _fraction(factor: float) -> Fraction:
-    return Fraction(factor).limit_denominator(_FINEST)

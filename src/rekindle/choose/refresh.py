@@ -24,6 +24,11 @@ _CIRCLE = 2**63  # the turn that the order on the circle is drawn for: no epoch
 _FINEST = 1000  # factors are taken as fractions with denominators up to this
 
 
+def exact_factor(factor: float) -> Fraction:
+    """How often something is used, as the fraction that is meant: 1.1 is 11/10."""
+    return Fraction(factor).limit_denominator(_FINEST)
+
+
 @dataclass(frozen=True)
 class Refresh:
     """The circle of a data set of `size` samples.
@@ -76,5 +81,5 @@ class Refresh:
         return last
 
     def _fraction(self) -> tuple[int, int]:
-        factor = Fraction(self.factor).limit_denominator(_FINEST)
+        factor = exact_factor(self.factor)
         return factor.numerator, factor.denominator
