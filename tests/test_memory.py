@@ -155,6 +155,15 @@ def slots_in_use():
     return Path("/proc/self/maps").read_text().count("memfd:rekindle")
 
 
+def lies_in_a_slot(tensor):
+    """Whether a tensor is where a worker wrote it."""
+    mapped = [
+        line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:rek" in line
+    ]
+    ranges = [[int(end, 16) for end in span.split("-")] for span in mapped]
+    return any(start <= tensor.data_ptr() < stop for start, stop in ranges)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_over_epochs(kind):
     before = slots_in_use()
@@ -174,13 +183,30 @@ def test_a_batch_that_is_let_go_gives_its_memory_to_another():
     assert len(addresses) < 32
 
 
+def test_batches_that_are_kept_to_look_at_cost_the_later_ones_no_copy():
+    before, loader = slots_in_use(), make("rows", persistent_workers=True)
+    kept = [batch for batch, _ in zip(loader, range(3), strict=False)]
+    assert all(lies_in_a_slot(x) for x, _ in loader)
+    del kept
+    for batch in loader:
+        del batch
+    assert slots_in_use() - before <= 4 + 2 + 1 + 1  # What was kept is given back.
+
+
+def test_who_keeps_all_batches_does_not_use_up_the_descriptors():
+    before = len(os.listdir("/proc/self/fd"))
+    batches = list(make("rows", persistent_workers=True))
+    assert not all(lies_in_a_slot(x) for x, _ in batches), "no batch was copied, so this shows nothing"
+    assert len(os.listdir("/proc/self/fd")) - before < 8 + 4 + 8
+
+
 def test_nothing_is_left_when_all_is_let_go():
     before = slots_in_use(), len(os.listdir("/proc/self/fd"))
     loader = make("rows")
     batches = list(loader)
     del loader
     gc.collect()
-    assert slots_in_use() <= before[0] + 2  # those that held batches lie on
+    assert slots_in_use() <= before[0] + 8  # those that held batches lie on
     del batches
     gc.collect()
     assert (slots_in_use(), len(os.listdir("/proc/self/fd"))) <= before

@@ -207,7 +207,7 @@ class Reuse:
         if self._views is None:
             size = 0 if isinstance(self.dataset, IterableDataset) else len(self.dataset)
             self._views = Views(size, self.seed)
-        self._views.note(ids, int(info.fresh.sum()), batch)
+        self._views.note(ids, int(np.count_nonzero(info.fresh.numpy())), batch)
         if order.plan is not None and order.plan.last_uses is not None and self.store is not None:
             ended = order.plan.last_uses[order.plan.rows(order.step)]
             self.store.drop(order.ids[ended], before=order.epoch + 1)

@@ -39,6 +39,7 @@ from rekindle.run.tickets import Filled, Part, Ticket
 
 _HEARTBEAT = 0.5  # seconds: how long to wait for workers before looking after them
 _HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
+_MOST_HELD = 8  # batches: some are kept to look at; who keeps them all would use up the descriptors
 
 
 class Crew(Protocol):
@@ -124,8 +125,8 @@ class Engine:
         deadline = time.monotonic() + self._timeout if self._timeout else float("inf")
         self._hear(0)
         while True:
-            self._dispatch()
             ready = self._take_ready()
+            self._dispatch()  # Now: what is taken makes room, and workers go on while the loop is at work.
             if ready is not None:
                 return ready
             left = deadline - time.monotonic()
@@ -139,8 +140,9 @@ class Engine:
     def poll(self) -> Filled | EndOfEpoch | None:
         """What `next` would give, if it is there already."""
         self._hear(0)
+        ready = self._take_ready()
         self._dispatch()
-        return self._take_ready()
+        return ready
 
     def close(self) -> None:
         """End the workers and let go of the memory that no batch is using."""
@@ -394,9 +396,9 @@ class Engine:
             self._free(ticket)
             return np.frombuffer(bytearray(ticket.packed), dtype=np.uint8)
         assert ticket.slot is not None
-        if self._pool.leased < _HELD_BY_CONSUMER:
+        if self._pool.leased < _MOST_HELD:
             return self._pool.lease(ticket.slot)
-        # The consumer keeps its batches: this one gets memory of its own, and the slot goes on.
+        # The training loop keeps its batches: this one gets memory of its own, and the slot goes on.
         used = ticket.layout.nbytes if ticket.layout is not None else self._batch_nbytes
         copy = ticket.slot.array[:used].copy()
         self._free(ticket)

@@ -117,7 +117,7 @@ def start(work: Work) -> Any:
             bad_samples=work.bad_samples,
             counters=work.counters,
         )
-    pool = SlotPool(shared=work.chosen == "processes")
+    pool = SlotPool(work.window + 1, shared=work.chosen == "processes")
     crew: Crew
     if work.chosen == "threads":
         crew = ThreadCrew(job)

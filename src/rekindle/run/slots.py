@@ -76,10 +76,13 @@ def _no_memory(nbytes: int, error: OSError) -> OutOfMemoryError:
 
 
 class SlotPool:
-    """Slots that are free, and the rule by which they come back: when nobody refers to them."""
+    """Slots that are free, and the rule by which they come back: when nobody refers to them.
 
-    def __init__(self, *, shared: bool = True) -> None:
-        self._shared = shared
+    As many as `keep` stay for batches to come; the memory of more is given back.
+    """
+
+    def __init__(self, keep: int, *, shared: bool = True) -> None:
+        self._keep, self._shared = keep, shared
         self._free: deque[Slot] = deque()
         self._all: dict[int, Slot] = {}
         self._made = 0
@@ -100,7 +103,7 @@ class SlotPool:
 
     def give_back(self, slot: Slot) -> None:
         """Free a slot that no batch was made of."""
-        if self.closed:
+        if self.closed or len(self._all) - self.leased > self._keep:
             self._drop(slot)
         else:
             self._free.append(slot)

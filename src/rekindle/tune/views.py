@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from rekindle import keys
 from rekindle.reuse.diversity import view_hash
 
-_WATCHED = 32  # samples
+_LEAST_WATCHED, _MOST_WATCHED = 8, 32  # samples
+_SHARE_WATCHED = 1 / 128  # of the data set: the training loop waits while a view is hashed
 
 
 class Views:
     """Watches a few samples, chosen at random, and hashes what the training loop gets of them."""
 
     def __init__(self, size: int, seed: int) -> None:
-        self._watched = np.sort(keys.permutation(size, seed, 0)[:_WATCHED])
+        watched = min(max(int(size * _SHARE_WATCHED), _LEAST_WATCHED), _MOST_WATCHED)
+        self._watched = np.sort(keys.permutation(size, seed, 0)[:watched])
         self._seen: dict[int, set[bytes]] = {int(id_): set() for id_ in self._watched}
         self._hashed = 0
         self.samples = 0  # that the training loop got
