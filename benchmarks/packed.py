@@ -7,11 +7,13 @@ bytes: samples in random order, one thread, each contender in an interpreter of 
 `view` is what a source gives (no copy), `copy` makes bytes of it. With one and with two threads, in turns of
 a twentieth of a second of which the best counts, views are gone through by a checksum (zlib), as by a
 decoder, without Python's lock; and, of HDF5, copied as `decode=False` has them, also without it, but so
-shortly that taking it again counts. Cold: the files are dropped from the page cache before.
+shortly that taking it again counts. Two processes, which have no lock in common, show what the machine itself
+allows. Cold: the files are dropped from the page cache before.
 Through the loader: batches of 64 encoded images with 2 workers, against webdataset's pipeline (4 shards,
 shuffle buffer of 1,000) in torch's loader. Then the image path (decode, RandomResizedCrop 224, flip,
 normalise) with 2 threads, from files, from HDF5, and from copies of 400 pixels, half of them raw (`pipelines`
-has more operations). Last, an index of 10,000,000 samples is opened.
+has more operations); these take turns of an epoch in one process, of which the median counts. Last, an index
+of 10,000,000 samples is opened.
 
     python -m benchmarks packed --data ../shared/data/imagenet-sample.tar
 
@@ -23,9 +25,11 @@ in < 100 ms.
 from __future__ import annotations
 
 import glob
+import multiprocessing
 import os
 import random
 import resource
+import statistics
 import tempfile
 import time
 import zlib
@@ -49,10 +53,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GONE_THROUGH, COPIED = "gone through", "copied without the lock"
 LEAST_SECONDS = 0.5
 TURNS = 25
+IMAGE_TURNS = 5
 MANY = 10_000_000
 
 
 # Bytes only.
+
+_use: Callable[
+    [int], Any
+]  # what is done with a sample; set before processes are forked, who then have it too
 
 
 def reader(contender: str, path: str, copies: bool = False) -> tuple[int, Callable[[int], Any]]:
@@ -94,30 +103,36 @@ def measure_bytes(contender: str, path: str, how: str) -> float:
 
 
 def measure_threads(contender: str, path: str, how: str) -> dict[str, float]:
-    """Samples a second in random order by one thread and by two, gone through or copied.
+    """Samples a second in random order by one thread, by two, and by two processes; gone through or copied.
 
     They take turns of a twentieth of a second or so, and the best turn of each counts: two cores are rarely
     both left alone for longer.
     """
+    global _use
     count, read = reader(contender, path, copies=how == COPIED)
-    use = read if how == COPIED else lambda index: zlib.crc32(read(index))
+    _use = read if how == COPIED else lambda index: zlib.crc32(read(index))
     order = list(range(count))
     random.Random(0).shuffle(order)
-
-    def run(part: list[int]) -> None:
-        for index in part:
-            use(index)
-
-    run(order)
-    best = {"1 thread": 0.0, "2 threads": 0.0}
-    with ThreadPoolExecutor(2) as pool:
+    _use_all(order)
+    halves = [order[::2], order[1::2]]
+    with multiprocessing.get_context("fork").Pool(2) as processes, ThreadPoolExecutor(2) as threads:
+        turns: dict[str, Callable[[], Any]] = {
+            "1 thread": lambda: list(threads.map(_use_all, [order])),
+            "2 threads": lambda: list(threads.map(_use_all, halves)),
+            "2 processes": lambda: processes.map(_use_all, halves, chunksize=1),
+        }
+        best = dict.fromkeys(turns, 0.0)
         for _ in range(TURNS):
-            for threads, name in enumerate(best, start=1):
-                parts = [order[n::threads] for n in range(threads)]
+            for name, turn in turns.items():
                 start = time.perf_counter()
-                list(pool.map(run, parts))
+                turn()
                 best[name] = max(best[name], count / (time.perf_counter() - start))
     return best
+
+
+def _use_all(indices: list[int]) -> None:
+    for index in indices:
+        _use(index)
 
 
 def measure_cold(contender: str, path: str) -> float:
@@ -165,28 +180,35 @@ def measure_loader(contender: str, path: str) -> float:
             num_workers=WORKERS,
             seed=0,
         )
-    return _epoch_rate(batches)
+    _epoch_rate(batches)  # Starts workers, fills the page cache.
+    return statistics.median(_epoch_rate(batches) for _ in range(3))
 
 
-def measure_images(path: str) -> float:
-    """Samples a second of the whole image path."""
+def measure_images(packs: dict[str, str]) -> dict[str, float]:
+    """Samples a second of the whole image path: loaders side by side, which take turns of an epoch."""
     import rekindle as rk
 
     T = rk.transforms  # noqa: N806
     steps = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
-    loader = rk.DataLoader(
-        rk.open(path, transform=steps), batch_size=BATCH_SIZE, shuffle=True, num_workers=WORKERS, seed=0
-    )
-    return _epoch_rate(loader)
+    settings = {"batch_size": BATCH_SIZE, "shuffle": True, "num_workers": WORKERS, "seed": 0}
+    loaders = {
+        name: rk.DataLoader(rk.open(path, transform=steps), **settings) for name, path in packs.items()
+    }
+    rates: dict[str, list[float]] = {name: [] for name in loaders}
+    order = list(loaders)
+    for turn in range(1 + IMAGE_TURNS):
+        for name in order:
+            rate = _epoch_rate(loaders[name])
+            if turn:  # The first starts workers, compiles, fills the page cache.
+                rates[name].append(rate)
+        order.reverse()
+    return {name: statistics.median(values) for name, values in rates.items()}
 
 
-def _epoch_rate(batches: Iterable[Any], epochs: int = 2) -> float:
-    for _ in batches:  # Starts workers, compiles, fills the page cache.
-        pass
+def _epoch_rate(batches: Iterable[Any]) -> float:
     done, start = 0, time.perf_counter()
-    for _ in range(epochs):
-        for batch in batches:
-            done += len(batch[0])
+    for batch in batches:
+        done += len(batch[0])
     return done / (time.perf_counter() - start)
 
 
@@ -301,13 +323,11 @@ def _loaders(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
 
 
 def _images(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
-    turns = {
-        name: _call(measure_images, path=packs[name])
-        for name in ("files", "h5", "tar", "smaller", "half raw")
-    }
+    contenders = {name: packs[name] for name in ("files", "h5", "tar", "smaller", "half raw")}
+    measured = [in_fresh_process(measure_images, packs=contenders) for _ in range(rounds)]
+    rates = {name: [one[name] for one in measured] for name in contenders}
     bars = {"h5": [Bar("≥", 1.0)], "half raw": [Bar("≥", 1.8)]}
-    title = f"{what}; the image path, {WORKERS} threads"
-    return [compare(title, "samples/s", alternate(turns, rounds), bars)]
+    return [compare(f"{what}; the image path, {WORKERS} threads", "samples/s", rates, bars)]
 
 
 def _opening(path: str, rounds: int) -> list[Comparison]:

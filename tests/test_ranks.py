@@ -12,6 +12,7 @@ import rekindle as rk
 from rekindle.choose import Choice
 
 SIZE, EPOCHS, WORLD = 51, 4, 2
+GROUPS = [[0, 7, 13], [2, 3], [20, 21, 22, 39]]  # near-copies
 LOSSES = torch.rand(SIZE, generator=torch.Generator().manual_seed(1)) * 3
 
 
@@ -45,6 +46,46 @@ def train(loader, rank=0):
     return epochs
 
 
+def redundant():
+    """Loaders that handle near-copies, as no single rank can."""
+    remove, replace = (rk.Redundancy(GROUPS, mode) for mode in ("remove", "replace"))
+    correct = rk.Redundancy(GROUPS, correct=True)
+    basic = {"dataset": Numbers(), "batch_size": 4, "shuffle": True, "seed": 9}
+    return {
+        "remove": rk.DataLoader(**basic, redundancy=remove),
+        "remove, corrected": rk.DataLoader(**basic, redundancy=correct),
+        "replace": rk.DataLoader(
+            **basic, redundancy=replace, reuse=rk.Refurbish(2), final_transform=lambda value: value
+        ),
+        "of a choice": rk.DataLoader(
+            **basic, redundancy=remove, importance=rk.Buckets(warmup=1, rate=0.1, confidence=0)
+        ),
+    }
+
+
+def train_without_copies():
+    """Ids and weights of each epoch, with an interruption by a saved state within the third."""
+    found = {}
+    for name, loader in redundant().items():
+        epochs, again = [], redundant()[name]
+        for epoch in range(EPOCHS):
+            seen = []
+            if epoch == 2:
+                for rows in loader:
+                    loader.feedback(LOSSES[rows]) if name == "of a choice" else None
+                    seen.append((loader.batch.ids.tolist(), loader.batch.weights.tolist()))
+                    if len(seen) == 2:
+                        break
+                again.load_state_dict(loader.state_dict())
+                loader = again
+            for rows in loader:
+                loader.feedback(LOSSES[rows]) if name == "of a choice" else None
+                seen.append((loader.batch.ids.tolist(), loader.batch.weights.tolist()))
+            epochs.append(seen)
+        found[name] = epochs
+    return found
+
+
 def run_rank(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
     try:
@@ -65,7 +106,7 @@ def run_rank(rank, folder):
                 again.append(rows.tolist())
                 resumed.feedback(LOSSES[rows])
             found[name] = {"epochs": epochs, "next": again, "seconds": scores.work_seconds, **arrays}
-        torch.save(found, f"{folder}/{rank}.pt")
+        torch.save({**found, **train_without_copies()}, f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
 
@@ -105,6 +146,37 @@ def test_ranks_have_the_same_number_of_batches_and_share_the_samples(ranks, name
         len({index for batch in first for index in batch} & {index for batch in second for index in batch})
         <= 1
     )
+
+
+@pytest.mark.parametrize("name", ["remove", "remove, corrected", "replace", "of a choice"])
+def test_ranks_leave_out_the_same_copies_and_share_the_rest(ranks, name):
+    for epoch in range(EPOCHS):
+        shares = [rank[name][epoch] for rank in ranks]
+        assert [len(ids) for ids, _ in shares[0]] == [len(ids) for ids, _ in shares[1]]
+        ids = [index for share in shares for batch, _ in share for index in batch]
+        weights = [weight for share in shares for _, batch in share for weight in batch]
+        for group in GROUPS:
+            members = {index for index in ids if index in group}
+            assert len(members) == 1 or (name == "of a choice" and not members)
+        if name == "replace":
+            assert len(ids) == SIZE + 1
+        else:
+            assert len(ids) - len(set(ids)) <= WORLD - 1
+        if name == "remove, corrected":
+            assert sum(weights) == pytest.approx(SIZE, rel=1e-5)
+        if name == "remove":
+            assert len(set(ids)) == SIZE - 6
+
+
+@pytest.mark.parametrize("name", ["remove", "remove, corrected", "replace"])
+def test_ranks_have_together_what_one_alone_has(ranks, name):
+    loader = redundant()[name]
+    for epoch in range(EPOCHS):
+        alone = set()
+        for _ in loader:
+            alone.update(loader.batch.ids.tolist())
+        shares = [rank[name][epoch] for rank in ranks]
+        assert {index for share in shares for batch, _ in share for index in batch} == alone
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7, 64])
