@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -39,7 +38,7 @@ from benchmarks.importance_data import Images, near_copies, read
 BATCH_SIZE, RATE = 128, 0.05
 
 
-def methods(epochs: int, groups: NDArray[np.int64], budget: float | None) -> dict[str, Callable[[], Any]]:
+def methods(epochs: int, groups: rk.RedundantGroups, budget: float | None) -> dict[str, Callable[[], Any]]:
     """What makes each method; the buckets' rates are scaled to the length of the training."""
     scaled = {"warmup": max(1, round(0.15 * epochs)), "rate": min(0.5, 2 / epochs)}
 
@@ -176,7 +175,7 @@ def main() -> None:
     groups = near_copies(images)
     train, test = datasets(images, test_images)
     console = Console()
-    console.print(f"{len(train)} samples, {(groups >= 0).sum()} of them in {len(set(groups)) - 1} groups")
+    console.print(f"{len(train)} samples, {groups.samples} of them in {len(groups)} groups")
     for seed in range(options.seeds):
         for name in options.methods or methods(options.epochs, groups, None):
             if any((result["method"], result["seed"]) == (name, seed) for result in results):

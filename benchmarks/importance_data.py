@@ -11,8 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-HASH_SIDE = 8
-HASH_BYTES = HASH_SIDE * HASH_SIDE // 8
+import rekindle as rk
 
 
 class Images(NamedTuple):
@@ -71,17 +70,7 @@ def _of_tar(path: Path) -> tuple[Images, Images]:
     return train, test
 
 
-def near_copies(data: Images) -> NDArray[np.int64]:
-    """For each sample the number of its group of near-copies, −1 for none.
-
-    Copies have the same label and the same difference hash: of the image scaled to few grey pixels, which
-    of two neighbours is brighter.
-    """
-    hashes = np.empty((len(data.labels), HASH_BYTES + 1), np.uint8)
-    for row, image in enumerate(data.images):
-        grey = image[..., 0] if image.shape[-1] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-        small = cv2.resize(grey, (HASH_SIDE + 1, HASH_SIDE), interpolation=cv2.INTER_AREA)
-        hashes[row, :-1] = np.packbits(small[:, 1:] > small[:, :-1])
-    hashes[:, -1] = data.labels
-    _, inverse, counts = np.unique(hashes, axis=0, return_inverse=True, return_counts=True)
-    return np.where(counts[inverse] > 1, inverse, -1).astype(np.int64)
+def near_copies(data: Images) -> rk.RedundantGroups:
+    """The groups of near-copies, as `rekindle dedupe` finds them."""
+    colours = np.repeat(data.images, 3 // data.images.shape[-1], axis=-1)
+    return rk.find_redundancy(rk.ArrayImages(colours, data.labels))

@@ -52,7 +52,7 @@ FORMATS = {"HDF5": "h5", "TFRecord": "tfrecord", "tar": "tar", "LMDB": "lmdb"}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GONE_THROUGH, COPIED = "gone through", "copied without the lock"
 LEAST_SECONDS = 0.5
-TURNS = 25
+TURNS = 80
 IMAGE_TURNS = 5
 MANY = 10_000_000
 

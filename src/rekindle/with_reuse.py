@@ -26,7 +26,7 @@ from rekindle.reuse.echo_stream import EchoStream
 from rekindle.run.changes import fingerprint
 from rekindle.run.load import generators_kept
 from rekindle.run.tickets import Filled, Made
-from rekindle.ship import BatchInfo
+from rekindle.ship import fresh_of, ids_of
 from rekindle.tune import ReuseReport, Views
 from rekindle.with_redundancy import Redundant
 
@@ -198,8 +198,7 @@ class Reuse:
 
         `uses` are the samples' own, where a method chooses.
         """
-        info, order = BatchInfo(ready), ready.order
-        ids = info.ids.numpy()
+        ids, order = ids_of(ready), ready.order
         if self.redundant is not None:
             self.redundant.note(order, ids, self._plain_refresh(), uses)
         if self.asked is None:
@@ -207,7 +206,7 @@ class Reuse:
         if self._views is None:
             size = 0 if isinstance(self.dataset, IterableDataset) else len(self.dataset)
             self._views = Views(size, self.seed)
-        self._views.note(ids, int(np.count_nonzero(info.fresh.numpy())), batch)
+        self._views.note(ids, int(np.count_nonzero(fresh_of(ready))), batch)
         if order.plan is not None and order.plan.last_uses is not None and self.store is not None:
             ended = order.plan.last_uses[order.plan.rows(order.step)]
             self.store.drop(order.ids[ended], before=order.epoch + 1)

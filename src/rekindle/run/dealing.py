@@ -7,7 +7,7 @@ from collections.abc import Collection
 # A part should keep a worker busy for this long: less, and messages cost more than they help.
 _WORTHWHILE_SECONDS = 0.002
 # A batch is cut into this many parts a worker, so that a slow sample holds up little.
-_PARTS_PER_WORKER = 2
+_PARTS_PER_WORKER = 4
 
 
 class Dealer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from rekindle.run.tickets import Filled, Made
 from rekindle.ship.unpack import good_rows
+
+Value = TypeVar("Value", bound=np.generic)
 
 
 class BatchInfo:
@@ -19,9 +22,9 @@ class BatchInfo:
     """
 
     def __init__(self, ready: Filled | Made) -> None:
-        self._order, self._ids, self._good = ready.order, ready.ids, good_rows(ready)
         self.epoch, self.step = ready.order.epoch, ready.order.step
-        self._fresh = None if ready.fresh is None else np.asarray(ready.fresh)
+        # Who keeps this does not keep the batch's memory.
+        self._ready = Made(ready.order, ready.ids, None, ready.bad, fresh=ready.fresh)
 
     def __repr__(self) -> str:
         return f"BatchInfo(epoch={self.epoch}, step={self.step}, ids={self.ids.tolist()})"
@@ -29,20 +32,33 @@ class BatchInfo:
     @cached_property
     def ids(self) -> torch.Tensor:
         """The samples' ids: their indices, or their place in the epoch where those are no integers."""
-        return self._tensor(self._ids)
+        return torch.from_numpy(ids_of(self._ready).copy())
 
     @cached_property
     def weights(self) -> torch.Tensor:
         """What each sample counts for in the loss: 1, unless samples are chosen by importance."""
-        return self._tensor(self._order.weights)
+        return torch.from_numpy(_present(self._ready, self._ready.order.weights).copy())
 
     @cached_property
     def fresh(self) -> torch.Tensor:
         """Which samples were made anew for this batch, and not reused."""
-        fresh = self._fresh
-        if fresh is None:
-            return self._tensor(self._order.fresh)
-        return self._tensor(fresh) if len(fresh) == len(self._order.indices) else torch.from_numpy(fresh)
+        return torch.from_numpy(fresh_of(self._ready).copy())
 
-    def _tensor(self, values: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(values.copy() if self._good is None else values[self._good])
+
+def ids_of(ready: Filled | Made) -> NDArray[np.int64]:
+    """The ids of a batch's samples, in the order of its rows."""
+    return _present(ready, ready.ids)
+
+
+def fresh_of(ready: Filled | Made) -> NDArray[np.bool_]:
+    """Which of a batch's samples were made anew for it, in the order of its rows."""
+    if ready.fresh is None:
+        return _present(ready, ready.order.fresh)
+    told = np.asarray(ready.fresh)
+    return _present(ready, told) if len(told) == len(ready.order.indices) else told
+
+
+def _present(ready: Filled | Made, values: NDArray[Value]) -> NDArray[Value]:
+    """Those of an order's values whose rows are in the batch."""
+    good = good_rows(ready)
+    return values if good is None else values[good]
