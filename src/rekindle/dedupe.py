@@ -35,7 +35,7 @@ def find_redundancy(
     workers: int | None = None,
     quiet: bool = False,
 ) -> RedundantGroups:
-    """The groups of near-copies among images: all that hangs together by near pairs of one label.
+    """The groups of near-copies among images: images of one label, near the first of their group.
 
     Args:
         dataset: Of `rekindle.open` or `ArrayImages` (whose transforms do not matter here), or any map-style
@@ -53,7 +53,7 @@ def find_redundancy(
 
     """
     threshold = _checked(threshold, embed, metric)
-    _require("faiss", "scipy", *(["imagehash"] if embed is None else []))
+    _require("faiss", *(["imagehash"] if embed is None else []))
     pictures = Pictures(dataset)
     _try_some(pictures)
     looked_at: Dataset[Any] = pictures if embed is not None else _Hashed(pictures)

@@ -96,7 +96,7 @@ def _page(groups: RedundantGroups, cards: str, shown: int) -> str:
         f"{groups.data}: {len(groups):,} groups of {groups.samples:,} samples among {groups.size:,}; "
         f"{groups.copies:,} could be spared."
     )
-    measured = f"A number under a picture is the distance to the nearest other one: {found.get('measure')}"
+    measured = f"A number under a picture is the distance to the first of its group: {found.get('measure')}"
     notes = [f"{measured}, at most {found.get('threshold')}.", *_left_out(groups, shown)]
     said = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in notes)
     return (

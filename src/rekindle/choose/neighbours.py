@@ -13,7 +13,7 @@ _MOST_PAIRS = 2**24  # that a search may find at once: a bound on memory, even i
 
 
 class Near(NamedTuple):
-    """A group: the rows of its members, and how far each is from the nearest other one."""
+    """A group: the rows of its members, and how far each is from the first (the first: from the nearest)."""
 
     rows: NDArray[np.int64]
     distances: NDArray[np.float64]
@@ -22,12 +22,15 @@ class Near(NamedTuple):
 def near_each_other(
     vectors: NDArray[Any], labels: NDArray[np.int64], threshold: float, metric: Metric
 ) -> list[Near]:
-    """All that hangs together by pairs of one label that are at most `threshold` apart.
+    """Groups of rows of one label that are at most `threshold` from the first row of their group.
+
+    Going through the rows in order, each that is in no group yet takes what is near it and in none either. So
+    a group has no long chains, whose ends have nothing in common.
 
     `vectors` are rows of bytes, of which different bits are counted, or of floats.
 
-    >>> rows = np.array([[0, 1], [0, 1.1], [5, 5], [0, 1]], dtype=np.float32)
-    >>> [near.rows.tolist() for near in near_each_other(rows, np.array([0, 0, 0, 1]), 0.2, "l2")]
+    >>> rows = np.array([[0, 1], [0, 1.1], [5, 5], [0, 1], [0, 1.25]], dtype=np.float32)
+    >>> [near.rows.tolist() for near in near_each_other(rows, np.array([0, 0, 0, 1, 0]), 0.2, "l2")]
     [[0, 1]]
     """
     if metric == "cosine":
@@ -35,40 +38,33 @@ def near_each_other(
     found = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        roots, nearest = _components(vectors[rows], threshold, metric)
-        order = np.argsort(roots, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(roots[order])) + 1)
-        found += [Near(rows[part], nearest[part]) for part in parts if len(part) > 1]
+        firsts, distances = _around_firsts(vectors[rows], threshold, metric)
+        order = np.argsort(firsts, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(firsts[order])) + 1)
+        found += [Near(rows[part], distances[part]) for part in parts if len(part) > 1]
     return found
 
 
-def _components(
+def _around_firsts(
     vectors: NDArray[Any], threshold: float, metric: Metric
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """For each row one that stands for its group, and the distance to the nearest other row within reach."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    count = len(vectors)
-    nearest = np.full(count, np.inf)
-    edges = [np.stack([np.arange(count)] * 2)]
-
-    def merged() -> NDArray[np.int64]:
-        pairs = np.concatenate(edges, axis=1)
-        graph = coo_array((np.ones(pairs.shape[1], dtype=bool), tuple(pairs)), shape=(count, count))
-        numbers = connected_components(graph, directed=False)[1]
-        roots: NDArray[np.int64] = np.unique(numbers, return_index=True)[1][numbers]
-        return roots
-
-    held = 0
+    """For each row the first one of its group, and the distance to it."""
+    firsts = np.arange(len(vectors))
+    apart = np.zeros(len(vectors))
+    grouped = np.zeros(len(vectors), dtype=bool)
     for of, others, distances in _pairs(vectors, threshold, metric):
-        np.minimum.at(nearest, of, distances)
-        np.minimum.at(nearest, others, distances)
-        edges.append(np.stack([of, others]))
-        held += len(of)
-        if held > _MOST_PAIRS:
-            edges, held = [np.stack([np.arange(count), merged()])], 0
-    return merged(), nearest
+        starts = np.flatnonzero(np.diff(of, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(of)], strict=True):
+            first = of[start]
+            if grouped[first]:
+                continue
+            free = start + np.flatnonzero(~grouped[others[start:stop]])
+            if len(free):
+                members = others[free]
+                firsts[members], apart[members] = first, distances[free]
+                apart[first] = distances[free].min()
+                grouped[members] = grouped[first] = True
+    return firsts, apart
 
 
 def _pairs(

@@ -19,7 +19,10 @@ _FORMAT, _VERSION = "rekindle redundancy", 1
 
 @dataclass(frozen=True)
 class Member:
-    """A sample of a group; `distance` is to the nearest other member, in what `found_by` measures."""
+    """A sample of a group.
+
+    `distance` is to the group's first sample (of the first: to the nearest), in what `found_by` measures.
+    """
 
     id: int
     path: str = ""

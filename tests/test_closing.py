@@ -1,0 +1,303 @@
+"""Closing takes no time; a dead or leaving main process leaves nothing behind."""
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+import rekindle as rk
+from mortal import CLOSE_WITHIN, Draws, Sleeps, SleepsFreely, Tensors, kill, parent_of, ready_workers
+
+# Closing.
+
+
+@contextlib.contextmanager
+def closes_in_time():
+    started = time.monotonic()
+    yield
+    took = time.monotonic() - started
+    assert took < CLOSE_WITHIN, f"closing took {took:.1f} s"
+
+
+def children():
+    listed = (entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {int(pid) for pid in listed if parent_of(int(pid)) == os.getpid()}
+
+
+@pytest.fixture
+def leaves_no_process():
+    before = children()
+    yield
+    gc.collect()
+    assert children() <= before
+
+
+RUNNERS = {
+    "processes": {"dataset": Sleeps(), "executor": "processes"},
+    "persistent": {"dataset": Sleeps(), "persistent_workers": True},
+    "threads": {"dataset": SleepsFreely(), "executor": "threads"},
+}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_dropped_iterator_ends_in_time(runner, leaves_no_process):
+    loader = rk.DataLoader(batch_size=4, seed=1, num_workers=2, **RUNNERS[runner])
+    iterator = iter(loader)
+    next(iterator)
+    with closes_in_time():
+        del iterator
+        del loader
+        gc.collect()
+
+
+def test_an_iterator_dropped_alone_ends_its_workers(leaves_no_process):
+    loader = rk.DataLoader(Sleeps(), 4, seed=1, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    with closes_in_time():
+        del iterator
+    assert loader.batch.step == 0
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_break_in_the_loop_ends_in_time(runner, leaves_no_process):
+    loader = rk.DataLoader(batch_size=4, seed=1, num_workers=2, **RUNNERS[runner])
+    with closes_in_time():
+        for _ in loader:
+            break
+        del loader
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_exception_in_the_loop_ends_in_time(runner, leaves_no_process):
+    def train():
+        for _ in rk.DataLoader(batch_size=4, seed=1, num_workers=2, **RUNNERS[runner]):
+            raise ArithmeticError("loss is NaN")
+
+    with closes_in_time(), pytest.raises(ArithmeticError):
+        train()
+
+
+class Raises:
+    """A sampler that fails for the second epoch."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        yield from range(8)
+        if self.epoch == 2:
+            raise ArithmeticError("no more indices")
+        yield from range(8, 16)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_exception_in_the_sampler_leaves_no_process(persistent, leaves_no_process):
+    loader = rk.DataLoader(
+        Draws(16), 4, sampler=Raises(), num_workers=2, persistent_workers=persistent, seed=1
+    )
+    assert len(list(loader)) == 4
+    with pytest.raises(ArithmeticError):
+        list(loader)
+    with closes_in_time():
+        del loader
+
+
+def test_a_stopped_worker_does_not_hold_up_closing(leaves_no_process):
+    loader = rk.DataLoader(Draws(), 4, seed=1, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    kill(ready_workers(iterator)[0], signal.SIGSTOP)
+    with closes_in_time():
+        del iterator, loader
+
+
+def ignore_requests_to_leave(number):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def test_a_worker_that_ignores_sigterm_does_not_hold_up_closing(leaves_no_process):
+    loader = rk.DataLoader(Sleeps(), 4, seed=1, num_workers=2, worker_init_fn=ignore_requests_to_leave)
+    iterator = iter(loader)
+    next(iterator)
+    with closes_in_time():
+        del iterator, loader
+
+
+def test_thirty_loaders_leave_no_process_and_no_descriptor():
+    def use(how_far):
+        loader = rk.DataLoader(Tensors(), 8, num_workers=2, seed=1)
+        iterator = iter(loader)
+        batches = [next(iterator) for _ in range(how_far)]
+        if how_far == 8:
+            assert next(iterator, None) is None
+        return len(batches)
+
+    use(8), use(1)  # What is made once for all loaders is made by now.
+    gc.collect()
+    before, files = children(), set(os.listdir("/proc/self/fd"))
+    for number in range(30):
+        use((0, 1, 3, 8)[number % 4])
+    gc.collect()
+    assert children() <= before
+    assert len(os.listdir("/proc/self/fd")) <= len(files)
+    zombies = [pid for pid in children() if "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]]
+    assert zombies == []
+
+
+# A main process of its own.
+
+SCRIPT = """
+    import os, sys, time
+    import torch
+    import rekindle as rk
+
+    class Sleeps(torch.utils.data.Dataset):
+        def __len__(self):
+            return 400
+        def __getitem__(self, index):
+            if index >= 8:
+                time.sleep(60)
+            return torch.full((1000,), index)
+
+    if __name__ == "__main__":
+        method, executor = sys.argv[1:]
+        loader = rk.DataLoader(
+            Sleeps(), 4, num_workers=2, seed=1, executor=executor, multiprocessing_context=method
+        )
+        iterator = iter(loader)
+"""
+# A script's last lines, in which the main process is told when it has come so far.
+WAIT = """
+        next(iterator)
+        print("ready", flush=True)
+        next(iterator), next(iterator)
+"""
+WAIT_FROM_THE_START = """
+        print("ready", flush=True)
+        next(iterator), next(iterator), next(iterator)
+"""
+WAIT_AND_CATCH = """
+        print("ready", flush=True)
+        try:
+            next(iterator), next(iterator), next(iterator)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+"""
+LEAVE = """
+        next(iterator)
+        print("ready", flush=True)
+        time.sleep(0.3)
+"""
+
+
+@contextlib.contextmanager
+def main_process(tmp_path, method, then, executor="processes"):
+    """A training script of its own that has got a batch, and whose workers are busy for a minute."""
+    script = tmp_path / f"train_{method}.py"
+    script.write_text(textwrap.dedent(SCRIPT + then))
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, str(script), method, executor],
+        env={**os.environ, "REKINDLE_TEST": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process, mark
+    finally:
+        for pid in marked(mark):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def marked(mark):
+    """The processes that a script of ours started, itself included."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.add(int(entry.name))
+    return found
+
+
+def shared_files():
+    """What is in /dev/shm, but for semaphores: other programs make and remove them all the time."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+
+
+def test_a_killed_main_process_leaves_nothing(tmp_path):
+    """For all three start methods at once, as starting takes long."""
+    shared = shared_files()
+    with contextlib.ExitStack() as stack:
+        mains = [
+            stack.enter_context(main_process(tmp_path, method, WAIT))
+            for method in ("fork", "spawn", "forkserver")
+        ]
+        for process, mark in mains:
+            assert process.stdout.readline() == "ready\n"
+            assert len(marked(mark)) >= 3
+        time.sleep(0.5)
+        for process, _ in mains:
+            process.kill()
+            process.wait()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and (
+            any(marked(mark) for _, mark in mains) or shared_files() - shared
+        ):
+            time.sleep(0.1)
+        for (_, mark), method in zip(mains, ("fork", "spawn", "forkserver"), strict=True):
+            assert not marked(mark), f"a process is left, started by {method}"
+    assert not shared_files() - shared
+
+
+@pytest.mark.parametrize(
+    ("executor", "then"),
+    [
+        pytest.param("processes", WAIT_FROM_THE_START, id="processes, uncaught"),
+        pytest.param("threads", WAIT_AND_CATCH, id="threads, caught"),
+        pytest.param("processes", WAIT_AND_CATCH, id="processes, caught", marks=pytest.mark.slow),
+        pytest.param("threads", WAIT_FROM_THE_START, id="threads, uncaught", marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_ends_everything_in_time(tmp_path, executor, then):
+    with main_process(tmp_path, "fork", then, executor) as (process, mark):
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        started = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=8)
+        took = time.monotonic() - started
+        assert not marked(mark)
+        if then is WAIT_AND_CATCH:
+            assert out == "interrupted\n"
+            assert process.returncode == 0
+            assert err == ""
+        else:
+            assert process.returncode == -signal.SIGINT
+            assert err.count("Traceback") == 1
+        assert took < CLOSE_WITHIN + 0.5  # for the interpreter's own end
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_leaving_the_interpreter_ends_everything_in_time(tmp_path, method):
+    with main_process(tmp_path, method, LEAVE) as (process, mark):
+        assert process.stdout.readline() == "ready\n"
+        started = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        took = time.monotonic() - started
+        assert process.returncode == 0
+        assert err == ""
+        assert not marked(mark)
+        assert took < CLOSE_WITHIN + 0.3 + 0.5  # it sleeps for a moment, and ends
