@@ -199,7 +199,8 @@ def measure_images(packs: dict[str, str]) -> dict[str, float]:
     for turn in range(1 + IMAGE_TURNS):
         for name in order:
             rate = _epoch_rate(loaders[name])
-            if turn:  # The first starts workers, compiles, fills the page cache.
+            loaders[name].close()  # Workers would go on with the next epoch, in the next one's turn.
+            if turn:  # The first compiles, and fills the page cache.
                 rates[name].append(rate)
         order.reverse()
     return {name: statistics.median(values) for name, values in rates.items()}

@@ -26,6 +26,7 @@ WIRING = {
     "loader",
     "packing",
     "parked",
+    "same_when_cut",
     "recipes",
     "spool",
     "state",

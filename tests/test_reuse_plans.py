@@ -78,6 +78,25 @@ def test_any_two_full_batches_have_the_same_number_of_misses(
         assert not misses or max(misses) - min(misses) <= 1
 
 
+@given(SIZES, FACTORS, SEEDS, BATCHES, st.booleans(), st.integers(2, 5))
+def test_full_batches_of_all_ranks_have_the_same_number_of_misses(
+    size, factor, seed, batch_size, by_cost, world
+):
+    costs = np.random.default_rng(0).random(size).astype(np.float32) if by_cost else None
+    shares = [
+        plans(size, factor, seed, batch_size, costs=costs, rank=rank, world=world, epochs=4)
+        for rank in range(world)
+    ]
+    for ranks in zip(*shares, strict=True):
+        assert sorted(id_ for plan in ranks for id_ in plan.ids.tolist()) == list(range(size))
+        misses = [
+            int(plan.fresh[plan.rows(step)].sum())
+            for plan in ranks
+            for step in range(len(plan.ids) // batch_size)
+        ]
+        assert not misses or max(misses) - min(misses) <= 1
+
+
 @given(SIZES, FACTORS, SEEDS, BATCHES)
 def test_a_plan_is_the_same_whenever_it_is_made(size, factor, seed, batch_size):
     costs = np.random.default_rng(0).random(size).astype(np.float32)

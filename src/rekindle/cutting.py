@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.data import Subset
+
 from rekindle import keys
 from rekindle.errors import ArgumentError
 from rekindle.global_random import STREAMS
@@ -24,10 +26,11 @@ from rekindle.reuse.cuts import (
     not_cuttable,
 )
 from rekindle.reuse.diversity import Diversity, refurbished
-from rekindle.reuse.layers import Layer, find_split, layers_of
+from rekindle.reuse.layers import Layer, end_of, find_split, layers_of
 from rekindle.reuse.store import memory_budget
 from rekindle.run.load import generators_kept
 from rekindle.run.native import device_steps, for_workers, is_native
+from rekindle.same_when_cut import check_cut
 
 _TRIED = 8  # samples, of which one should be fit to judge by
 
@@ -50,11 +53,19 @@ class Cutting:
         self._asked, self._final_transform = asked, final_transform
         self.dataset = for_workers(dataset, without_device_steps=True)
         self._native = is_native(self.dataset) and final_transform is None
-        self._layers: list[Layer] = layers_of(self.dataset) if final_transform is None else []
-        on_device = device_steps(dataset)
-        self._last_place = len(self._layers) if on_device is None else on_device.layers_before
-        self.place: int | None = None if asked is None else self._place_asked_for(asked)
+        self._on_device = device_steps(dataset)
+        self.place: int | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Find the steps, and the place that was asked for among them; again, if the data set was changed."""
+        has_layers = self._final_transform is None and (self._native or can_be_cut(self.dataset))
+        self._layers: list[Layer] = layers_of(self.dataset) if has_layers else []
+        self._last_place = len(self._layers) if self._on_device is None else self._on_device.layers_before
         self._outcomes: list[float] = []
+        asked_for = None if self._asked is None else self._place_asked_for(self._asked)
+        if asked_for is not None or (self.place or 0) > self._last_place:
+            self.place = asked_for
 
     def _place_asked_for(self, asked: Refurbish | Echo) -> int | None:
         if self._final_transform is not None or (isinstance(asked, Echo) and asked.after == "batch"):
@@ -63,18 +74,17 @@ class Cutting:
         if isinstance(asked, Refurbish):
             if not cuttable:
                 raise not_cuttable(self.dataset, "reuse=Refurbish(…)")
-            return None if asked.split == "auto" else self._found(asked.split)
+            return None if asked.split == "auto" else self._possible(find_split(self._layers, asked.split))
         if asked.after == "read":
             return BEFORE_DECODING if self._native else 0
         if asked.after == "decode" or not cuttable:
             return 0
         if asked.after == "augment":
             return min(_last_random(self._layers) + 1, self._last_place)
-        return self._found(asked.after, after=1)
+        return self._possible(end_of(self._layers, asked.after))
 
-    def _found(self, step: int | str, after: int = 0) -> int:
-        """The place before this step, or so many steps after it."""
-        place = find_split(self._layers, step) + after
+    def _possible(self, place: int) -> int:
+        """A place, if what comes before it is made by workers."""
         if place > self._last_place:
             raise ArgumentError(
                 f"{self._asked!r} would keep what {self._layers[self._last_place]} makes, which is left to "
@@ -118,7 +128,14 @@ class Cutting:
 
     def first_steps(self) -> list[str]:
         """The steps before the cut, in words."""
+        if self._final_transform is not None:
+            return [repr(_transform_of(self.dataset))]
         return [repr(layer.step) for layer in self._layers[: self.place]]
+
+    def check(self) -> None:
+        """ArgumentError if a data set gives something else when it is cut."""
+        if not self._native and self._final_transform is None and can_be_cut(self.dataset):
+            check_cut(self.dataset, self.cut(), f"{self._asked!r}, cut {self.described()}")
 
     def described(self) -> str:
         """The cut in words."""
@@ -143,6 +160,12 @@ class Cutting:
                 index = next(iter(parts_that_can_be_made(self._cut_at(0), some)), 0)
                 self._outcomes = known_outcomes(self._layers, self._cut_at, index)
         return self._outcomes
+
+
+def _transform_of(dataset: Any) -> Any:
+    if isinstance(dataset, Subset):
+        return _transform_of(dataset.dataset)
+    return getattr(dataset, "transform", None)
 
 
 def _last_random(layers: list[Layer]) -> int:

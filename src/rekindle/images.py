@@ -250,6 +250,12 @@ class ImageDataset(_Native):
         """The class number of each sample."""
         return self.source.targets
 
+    @property
+    def versions(self) -> list[str]:
+        """What changes when packed files or remote objects do; a folder's files are known by their paths."""
+        versions: Callable[[], list[str]] = getattr(self.source, "versions", list)
+        return versions()
+
     def will_need(self, indices: Sequence[int]) -> None:
         """Let the source start to fetch samples that will be asked for soon, if it can."""
         if self._announces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Sized
 from functools import partial
@@ -53,6 +54,7 @@ class Reuse:
         self._final_transform, self._memory = final_transform, memory
         self.reused: Reused | None = None
         self._looked_like: object = None
+        self._made_with: set[str] = set()  # the caches on disk of this run
         self._refresh: Refresh | None = None
         self._shared_refresh: Refresh | None = None
         self._costs: NDArray[np.float32] | None = None
@@ -69,6 +71,8 @@ class Reuse:
         looks_like = fingerprint(self.dataset)
         if self.reused is None or looks_like != self._looked_like:
             self.close()
+            if self._looked_like is not None:
+                self._cutting.look()
             self._looked_like = looks_like
             self.reused = self._made()
 
@@ -78,8 +82,10 @@ class Reuse:
             return None if self._final_transform is None else Reused(cutting.cut(), None)
         memory = asked.memory if self._memory is None else self._memory
         if isinstance(asked, Echo):
+            cutting.check()
             return Reused(cutting.cut(), Store(len(self.dataset), memory=memory))
         cutting.decide(memory, self.seed)
+        cutting.check()
         store = Store(
             len(self.dataset),
             memory=memory,
@@ -95,6 +101,9 @@ class Reuse:
         """What a cache on disk must have been made with to be of use."""
         steps = self._cutting.first_steps()
         made_with = f"{data_fingerprint(self._given)} {steps} {self.seed} {asked.codec}"
+        if made_with in self._made_with:  # It was changed in a way that cannot be told from outside this run.
+            made_with += os.urandom(8).hex()
+        self._made_with.add(made_with)
         return hashlib.blake2b(made_with.encode(), digest_size=16).hexdigest()
 
     def _admit(self, store: Store, cut: Cut) -> None:

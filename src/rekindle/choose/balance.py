@@ -8,6 +8,8 @@ costs, every batch gets about the same sum of costs. Which samples meet in a bat
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,24 +23,33 @@ def balanced_order(
     seed: int,
     epoch: int,
     costs: NDArray[np.float32] | None = None,
+    world: int = 1,
 ) -> NDArray[np.int64]:
     """The places of samples, in an order whose batches each have the same share of the `fresh` ones.
 
-    `costs` says what each sample costs to compute; without it, only numbers are balanced.
+    `costs` says what each sample costs to compute; without it, only numbers are balanced. The order is dealt
+    to `world` ranks in turn, in batches of `batch_size`, and the batches of all ranks are alike.
     """
     size = len(fresh)
     shuffled = keys.permutation(size, seed, epoch)
     is_fresh = fresh[shuffled]
     misses, hits = shuffled[is_fresh], shuffled[~is_fresh]
-    # Of the first n places, ⌊n · misses / size⌋ are for misses.
+    by_rank = np.concatenate([np.arange(rank, size, world) for rank in range(world)])
+    # Of the first n places, rank by rank, ⌊n · misses / size⌋ are for misses.
     before = np.arange(size + 1) * len(misses) // max(size, 1)
     for_misses = before[1:] > before[:-1]
     if costs is not None:
-        ends = np.minimum(np.arange(1, -(-size // batch_size) + 1) * batch_size, size)
-        misses = misses[_dealt(costs[misses], before[ends])]
+        misses = misses[_dealt(costs[misses], before[_batch_ends(size, batch_size, world)])]
     order = np.empty(size, dtype=np.int64)
-    order[for_misses], order[~for_misses] = misses, hits
+    order[by_rank[for_misses]], order[by_rank[~for_misses]] = misses, hits
     return order
+
+
+def _batch_ends(size: int, batch_size: int, world: int) -> NDArray[np.int64]:
+    """Where batches end, if the places of one rank come after those of the other."""
+    starts = np.cumsum([0, *(len(range(rank, size, world)) for rank in range(world))])
+    ends = [np.arange(start + batch_size, stop, batch_size) for start, stop in pairwise(starts)]
+    return np.unique(np.concatenate([*ends, starts[1:]]))
 
 
 def _dealt(costs: NDArray[np.float32], ends: NDArray[np.int64]) -> NDArray[np.int64]:

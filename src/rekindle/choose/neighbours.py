@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def _around_firsts(
     grouped = np.zeros(len(vectors), dtype=bool)
     for of, others, distances in _pairs(vectors, threshold, metric):
         starts = np.flatnonzero(np.diff(of, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(of)], strict=True):
+        for start, stop in pairwise([*starts, len(of)]):
             first = of[start]
             if grouped[first]:
                 continue

@@ -99,7 +99,7 @@ def plan_epoch(
     else:
         if costs is not None and ids is not None:
             costs = costs[ids]
-        order = balanced_order(fresh, batch_size * world, seed=seed, epoch=epoch, costs=costs)
+        order = balanced_order(fresh, batch_size, seed=seed, epoch=epoch, costs=costs, world=world)
         rows = order[rank::world]
     dealt = rows if ids is None else ids[rows]
     plan = EpochPlan(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset
 
 from rekindle.errors import ArgumentError, DecodeError
-from rekindle.reuse.layers import Layer, layers_of
+from rekindle.reuse.layers import Layer, is_compose, layers_of
 
 BEFORE_DECODING = -1
 
@@ -140,7 +140,7 @@ def can_be_cut(dataset: Any) -> bool:
     """Whether a data set that is not native has steps: a Compose as its transform."""
     if isinstance(dataset, Subset):
         return can_be_cut(dataset.dataset)
-    return isinstance(getattr(getattr(dataset, "transform", None), "transforms", None), list)
+    return is_compose(getattr(dataset, "transform", None))
 
 
 def not_cuttable(dataset: Any, wanted: str) -> ArgumentError:

@@ -1,4 +1,4 @@
-"""What tells one data set from another on disk: names, sizes and times of its files, or its arrays."""
+"""What tells one data set from another: names, sizes and times of its files, or its arrays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _ARRAYS = ("data", "targets", "images", "labels", "tensors")
 def data_fingerprint(dataset: Any) -> str:
     """Equal for data sets that give the same samples, as far as can be seen without loading them.
 
-    Looks at the files in `samples` (paths, or tuples that begin with one) and at arrays of the usual names. A
-    data set that can tell better has an attribute `fingerprint`, a string.
+    Looks at the files in `samples` (paths, or tuples that begin with one), at the `versions` of what they lie
+    in, and at arrays of the usual names. A data set that can tell better has an attribute `fingerprint`, a
+    string.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in _parts(dataset):
@@ -32,6 +33,7 @@ def _parts(dataset: Any) -> Iterable[bytes]:
         yield said.encode()
         return
     yield f"{type(dataset).__qualname__} {len(dataset)}".encode()
+    yield repr(getattr(dataset, "target_transform", None)).encode()
     if isinstance(dataset, Subset):
         yield np.asarray(dataset.indices).tobytes()
         yield from _parts(dataset.dataset)
@@ -41,6 +43,7 @@ def _parts(dataset: Any) -> Iterable[bytes]:
         for sample in samples:
             yield repr(sample).encode()
             yield _file(sample[0] if isinstance(sample, tuple) else sample)
+    yield repr(getattr(dataset, "versions", None)).encode()
     for name in _ARRAYS:
         value = getattr(dataset, name, None)
         for array in value if isinstance(value, tuple) else (value,):

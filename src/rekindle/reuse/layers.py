@@ -33,13 +33,26 @@ def layers_of(pipeline: Any) -> list[Layer]:
     steps = pipeline
     if not _is_list_of_steps(steps):
         steps = getattr(pipeline, "transform", None)
-    if hasattr(steps, "transforms"):
+    if is_compose(steps):
         steps = steps.transforms
     if steps is None or isinstance(steps, str):
         return []
     if not isinstance(steps, Iterable):
         steps = [steps]
     return [layer for step in steps for layer in _layers_of_step(step)]
+
+
+def is_compose(value: Any) -> bool:
+    """Whether this does its `transforms` one after the other: a Compose of ours, torchvision's or one's own.
+
+    Albumentations' works on other things than images, and RandomChoice and the like do only some of them.
+    """
+    kinds = type(value).__mro__
+    return (
+        isinstance(getattr(value, "transforms", None), list | tuple)
+        and any(kind.__name__ == "Compose" for kind in kinds)
+        and not any(kind.__module__.partition(".")[0] == "albumentations" for kind in kinds)
+    )
 
 
 def _is_list_of_steps(value: Any) -> bool:
@@ -95,3 +108,12 @@ def find_split(layers: Sequence[Layer], split: int | str) -> int:
         f"split={split!r}: there is no such step. Name the first step that is to be done anew each time, or "
         f"give its number; the steps are {shown}."
     )
+
+
+def end_of(layers: Sequence[Layer], step: int | str) -> int:
+    """How many layers come before the end of a step, or of one layer of it."""
+    place = find_split(layers, step) + 1
+    if isinstance(step, str) and not step.endswith("]"):
+        while place < len(layers) and layers[place].number:
+            place += 1
+    return place
