@@ -69,7 +69,7 @@ def test_of_a_subset_indices_are_its_own():
     assert found(Subset(Subset(data, [8, 4, 3, 1, 0, 6]), [0, 1, 3, 4, 5])) == [[0, 3], [2, 4]]
 
 
-class Jitter:
+class Compose:
     transforms: list
 
     def __init__(self, transforms):
@@ -85,7 +85,7 @@ def test_images_are_compared_before_the_steps_of_a_compose():
     def noise(image):
         return np.random.default_rng().integers(0, 256, np.asarray(image).shape).astype(np.uint8)
 
-    assert found(Foreign(Image.fromarray, Jitter([noise]))) == GROUPS
+    assert found(Foreign(Image.fromarray, Compose([noise]))) == GROUPS
 
 
 def test_images_without_labels_are_all_compared():
