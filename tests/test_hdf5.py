@@ -224,3 +224,18 @@ def test_names_beside_the_images_are_read_if_they_can_be(tmp_path: Path, readabl
     assert [source.key(number) for number in range(3)] == (
         ["one", "two", "six"] if readable else ["", "", ""]
     )
+
+
+def test_packages_are_found_where_this_process_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by PYTHONPATH; and if they cannot be imported, that is said, and not that the file is damaged."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = pixels(3, 4, 5, 3)
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/h5py.py").write_text("raise ImportError('this h5py is of no use')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    with pytest.raises(rk.ArgumentError, match="did not start: ImportError: this h5py is of no use"):
+        rk.open(tmp_path / "a.h5")
+    monkeypatch.delenv("PYTHONPATH")
+    assert len(rk.open(tmp_path / "a.h5")) == 3
