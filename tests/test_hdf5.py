@@ -224,3 +224,65 @@ def test_names_beside_the_images_are_read_if_they_can_be(tmp_path: Path, readabl
     assert [source.key(number) for number in range(3)] == (
         ["one", "two", "six"] if readable else ["", "", ""]
     )
+
+
+def _folds(path: Path) -> Path:
+    """Three groups with as many images each; the last has neither labels nor names."""
+    with h5py.File(path, "w") as file:
+        for fold in range(3):
+            file[f"fold{fold}/images"] = pixels(4, 5, 6, 3)
+        for fold in range(2):
+            file[f"fold{fold}/labels"] = np.arange(4) + 10 * fold
+            file[f"fold{fold}/keys"] = [f"{fold}-{number}".encode() for number in range(4)]
+    return path
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_labels_and_names_are_those_of_the_images_group(tmp_path: Path, fold: int) -> None:
+    source = open_source(_folds(tmp_path / "a.h5"), options={"images": f"fold{fold}/images"})
+    assert source.targets == [10 * fold + number for number in range(4)]
+    assert source.path(3).endswith(f"{fold}-3")
+
+
+def test_images_without_labels_do_not_get_those_of_others(tmp_path: Path) -> None:
+    source = open_source(_folds(tmp_path / "a.h5"), options={"images": "fold2/images"})
+    assert source.targets == [-1] * 4
+    assert "byte" in source.path(0)
+
+
+@pytest.mark.parametrize(
+    ("others", "labels"),
+    [
+        (["train/digit", "labels"], "labels"),  # A name says more than to be a number.
+        (["train/digit", "test/labels"], "train/digit"),
+        (["train/x/labels", "labels"], "labels"),
+        (["train/height", "train/width", "meta/number"], None),
+        (["meta/labels"], "meta/labels"),
+        (["meta/number"], "meta/number"),
+    ],
+)
+def test_labels_are_looked_for_near_the_images_first(
+    tmp_path: Path, others: list[str], labels: str | None
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train/images"] = pixels(3, 4, 4, 3)
+        for number, name in enumerate(others):
+            file[name] = np.arange(3) + 10 * number
+    start = None if labels is None else 10 * others.index(labels)
+    expected = [-1] * 3 if start is None else [start, start + 1, start + 2]
+    assert rk.open(tmp_path / "a.h5").targets == expected
+
+
+def test_packages_are_found_where_this_process_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by PYTHONPATH; and if they cannot be imported, that is said, and not that the file is damaged."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = pixels(3, 4, 5, 3)
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/h5py.py").write_text("raise ImportError('this h5py is of no use')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    with pytest.raises(rk.ArgumentError, match="did not start: ImportError: this h5py is of no use"):
+        rk.open(tmp_path / "a.h5")
+    monkeypatch.delenv("PYTHONPATH")
+    assert len(rk.open(tmp_path / "a.h5")) == 3

@@ -239,6 +239,17 @@ def test_gzipped_files_are_unpacked_once(tmp_path: Path, cache: Path, ending: st
         open_source(zipped)
 
 
+@pytest.mark.parametrize("length", [0x8B1F, 0x38B1F])
+def test_a_record_whose_length_looks_like_gzip_is_read(tmp_path: Path, length: int) -> None:
+    """A TFRecord begins with the length of its first message."""
+    path, image = tmp_path / "a.tfrecord", b"\xff\xd8" + bytes(length - 300)
+    for _ in range(2):  # What is around the image takes a few bytes.
+        pack(path, [image])
+        image += bytes(length - int.from_bytes(path.read_bytes()[:8], "little"))
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    assert bytes(open_source(path).read(0)) == image
+
+
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rekindle.fetch.unzipped._ALWAYS_ALLOWED", 1 << 20)
     path = tmp_path / "bomb.tfrecord.gz"

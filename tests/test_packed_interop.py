@@ -154,6 +154,15 @@ def test_tarfile_reads_ours_and_we_read_its(tmp_path: Path, kind: int) -> None:
     assert source.path(3).endswith("b3")
 
 
+def _tar(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
 def test_endings_in_a_tar_say_what_are_images_and_labels(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for number, image in enumerate(jpegs(3)):
@@ -165,6 +174,29 @@ def test_endings_in_a_tar_say_what_are_images_and_labels(tmp_path: Path) -> None
     data = rk.open(tmp_path / "a.tar", images="rgb.jpg", labels="label.txt", decode=False)
     assert [image for image, _ in data] == jpegs(3)
     assert (data.classes, data.targets) == (["cat", "owl"], [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("endings", "images", "taken"),
+    [
+        (["depth.png", "jpg", "cls"], None, "jpg"),
+        (["edge.jpg", "jpg"], "jpg", "jpg"),
+        (["edge.jpg", "jpg"], "edge.jpg", "edge.jpg"),
+        (["gif", "png", "jpg"], None, "jpg"),
+        (["gif"], None, "gif"),
+        (["left.png", "json"], None, "left.png"),
+    ],
+)
+def test_of_several_images_the_one_with_the_plain_ending_is_taken(
+    tmp_path: Path, endings: list[str], images: str | None, taken: str
+) -> None:
+    members = {
+        f"{number}.{ending}": b"1" if ending == "cls" else f'"{ending}"'.encode()
+        for number in range(2)
+        for ending in endings
+    }
+    path = _tar(tmp_path / "a.tar", members)
+    assert _read(path, images=images)[0] == [f'"{taken}"'.encode()] * 2
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

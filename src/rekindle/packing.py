@@ -229,11 +229,13 @@ class _Run:
 
 
 def sample_keys(source: Source) -> list[str]:
-    """A name for each sample: its own, without what it ends in where that leaves it unique."""
+    """A name for each sample: its own, without what it ends in where that leaves it unique, and without NULs,
+    at which names end in a tar and in HDF5.
+    """
     named: Callable[[int], str] | None = getattr(source, "key", None)
     size = len(source)
     if named is not None:
-        keys = [named(index) or f"{index:08}" for index in range(size)]
+        keys = [named(index).replace("\0", "_") or f"{index:08}" for index in range(size)]
     else:
         root = os.path.join(os.fspath(source.root), "")
         paths = [source.path(index).removeprefix(root) for index in range(size)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import resource
 import sys
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 SOME_MEMORY, MEMORY_A_BYTE, MOST_MEMORY = 256 << 20, 64, 4 << 30  # a byte of the file
+READY = b"ready\n"
 MOST_SHOWN = 40
 IMAGE_NAMES = ("images", "image", "data", "x", "img", "imgs", "jpeg", "jpg", "encoded", "features")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "cls", "class", "classes")
@@ -30,11 +32,13 @@ class Refused(Exception):  # noqa: N818 - reads as what happened
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Say when all is imported, then answer requests until there are no more."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import h5py
 
     h5py._errors.silence_errors()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # What files make it say has no limit.
+    os.write(sys.stdout.fileno(), READY)
     for line in iter(sys.stdin.buffer.readline, b""):
         request = json.loads(line)
         _allow(request["seconds"], request["bytes"])
@@ -171,6 +175,10 @@ def _listed(found: dict[str, Any]) -> str:
     return f"In the file are: {', '.join(lines) or 'no data sets'}{more}."
 
 
+def _group(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
 def _last(name: str) -> str:
     return name.rpartition("/")[2].lower()
 
@@ -219,21 +227,50 @@ def _choose_labels(h5py: Any, found: dict[str, Any], wanted: str | None, images:
         if wanted.strip("/") in fitting:
             return wanted.strip("/")
         raise Refused(f"labels={wanted!r} is no data set of {count} whole numbers or texts. {_listed(found)}")
-    named = [name for wish in LABEL_NAMES for name in fitting if _last(name) == wish]
-    if named:
-        return named[0]
-    numbers = [name for name in fitting if found[name].dtype.kind in "iu"]
-    return numbers[0] if len(numbers) == 1 else None
+    around, elsewhere = _by_nearness(found, fitting, images)
+    numbers: list[str] = []  # of the nearest group that has some: one of several cannot be told
+    for groups in (around, [elsewhere]):
+        named = [name for near in groups for wish in LABEL_NAMES for name in near if _last(name) == wish]
+        if named:
+            return named[0]
+        for near in groups:
+            numbers = numbers or [name for name in near if found[name].dtype.kind in "iu"]
+        if len(numbers) == 1:
+            return numbers[0]
+    return None
 
 
 def _choose_keys(h5py: Any, found: dict[str, Any], images: str, labels: str | None) -> str | None:
     """A data set of texts, one for each image, whose name says that they are names."""
-    for wish in KEY_NAMES:
-        for name, data in found.items():
-            fits = name not in (images, labels) and data.shape == found[images].shape[:1]
-            if _last(name) == wish and fits and _kind(h5py, data) in ("vlen", "fixed"):
-                return name
-    return None
+    fitting = [
+        name
+        for name, data in found.items()
+        if name not in (images, labels)
+        and data.shape == found[images].shape[:1]
+        and _kind(h5py, data) in ("vlen", "fixed")
+    ]
+    around, elsewhere = _by_nearness(found, fitting, images)
+    named = [
+        name for near in (*around, elsewhere) for wish in KEY_NAMES for name in near if _last(name) == wish
+    ]
+    return named[0] if named else None
+
+
+def _by_nearness(found: dict[str, Any], names: list[str], images: str) -> tuple[list[list[str]], list[str]]:
+    """What may belong to the images: a list for their own group and each around it; and those elsewhere.
+
+    A group that has images of the same name is left out: beside `fold0/images` are not the labels of
+    `fold1/images`.
+    """
+    group, _, last = images.rpartition("/")
+    around = [group]
+    while group:
+        group = group.rpartition("/")[0]
+        around.append(group)
+    elsewhere = [
+        name for name in names if _group(name) not in around and f"{_group(name)}/{last}" not in found
+    ]
+    return [[name for name in names if _group(name) == one] for one in around], elsewhere
 
 
 def _described(h5py: Any, data: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

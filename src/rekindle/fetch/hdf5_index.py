@@ -45,6 +45,7 @@ from rekindle.fetch.record_index import (
 # Seconds for a file, and one more for each megabyte that it has: by the clock, since storage may be slow, and
 # of work, of which sound files take far less; damaged ones make the library work for ever.
 PATIENCE, WORK = 60.0, 5.0
+_STARTING = 120.0  # seconds until the process has imported what it needs, from slow storage too
 _PIECE = 1 << 16
 _MOST_GROWTH = 2000  # no compression of HDF5 makes more of its bytes
 
@@ -100,13 +101,7 @@ class Library:
 
     def _answer(self, file: ByteFile, request: bytes) -> dict[str, Any]:
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", hdf5_child.__file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            )
+            self._process = _started()
         process = self._process
         assert process.stdin is not None
         try:
@@ -145,12 +140,44 @@ class Library:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+            _end(process)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """The process, ready to be asked; ArgumentError if it cannot import what it needs."""
+    with tempfile.TemporaryFile() as said:
+        # It finds packages where this process does (-I would not), but not beside its own file.
+        process = subprocess.Popen(
+            [sys.executable, "-P", hdf5_child.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+        line: bytes | None = None
+        try:
+            line = _line(process, time.monotonic() + _STARTING)
+        finally:
+            if line != hdf5_child.READY:
+                _end(process)
+        if line != hdf5_child.READY:
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            why = f"no answer within {_STARTING:.0f} seconds" if line is None else last
+            raise ArgumentError(
+                f"HDF5 files are looked into by a process of its own, which did not start: {why}. See that "
+                f"`{sys.executable} -P -c 'import h5py'` works: what is only on sys.path, add to PYTHONPATH."
+            )
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _line(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:

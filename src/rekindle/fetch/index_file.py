@@ -31,7 +31,7 @@ from rekindle.fetch.record_index import CHUNK, ROW, RecordIndex
 
 ENDING = ".rkindex"
 BLOCK = 1 << 18
-_MAGIC = b"RKINDEX\x02"
+_MAGIC = b"RKINDEX\x03"  # another version whenever an indexer finds other samples in the same file
 _HEAD = struct.Struct("<8sQII")  # magic, length of the description, its checksum, the checksum of these three
 _MOST_DESCRIPTION = 64 << 20
 _CHECKED_AT_ONCE = 16 << 20

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from rekindle.errors import ArgumentError
 from rekindle.fetch.atomic import AtomicFolder
+from rekindle.fetch.image_kinds import BEGINNINGS
 from rekindle.fetch.lmdb_index import CLASSES
+from rekindle.fetch.record_index import NO_LABEL
 from rekindle.fetch.wire import encoded_bytes, encoded_number
 from rekindle.fetch.writers import as_bytes
 
@@ -26,7 +28,10 @@ _LITTLE_ROOM = 1 << 20  # bytes on a disk that is full
 
 
 class LmdbWriter:
-    """Samples by their order and key; images without a label are stored as they are, without a `Datum`."""
+    """Samples by their order and key; images without a label are stored as they are, without a `Datum`.
+
+    That is, those that are known by their first bytes: others would not be found again.
+    """
 
     def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
         try:
@@ -48,7 +53,7 @@ class LmdbWriter:
     def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
         """Add a sample; a number before its key keeps the order."""
         content = as_bytes(data)
-        if label >= 0:
+        if label != NO_LABEL or not content.startswith(BEGINNINGS):
             content = encoded_bytes(4, content) + encoded_number(5, label) + encoded_number(7, 1)
         name = f"{self._count:08d}_{key}".encode("utf-8", "surrogateescape")[:_MOST_KEY]
         self._waiting.append((name, content))

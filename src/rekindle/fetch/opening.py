@@ -122,7 +122,7 @@ def format_of(file: ByteFile) -> str:
     length = int.from_bytes(head[:8], "little")
     if len(head) >= 12 and length + 16 <= file.size:
         return "tfrecord"
-    if head[:2] == GZIP:
+    if head.startswith(GZIP):
         raise FormatError(f"{file.name!r} at byte 0: GZIP within GZIP.")
     what = "the file is empty" if not file.size else f"it begins with {head[:8]!r}"
     raise FormatError(f"{file.name!r} at byte 0: neither HDF5, TFRecord, tar nor LMDB, or damaged: {what}.")

@@ -22,7 +22,8 @@ from rekindle.fetch.record_index import MOST_BYTES, NO_LABEL, RecordIndex, make_
 
 BLOCK = 512
 CLASSES = "REKINDLE.classes"  # a record of the archive's own header: names of the classes, as JSON
-IMAGES = ("jpg", "jpeg", "png", "webp", "ppm", "bmp", "pgm", "tif", "tiff")
+# Endings of images, those first that are taken if there are several with one key.
+IMAGES = ("jpg", "jpeg", "png", "webp", "ppm", "bmp", "pgm", "tif", "tiff", "gif")
 _MOST_HEADER = 16 << 20  # bytes of a long name or of extended headers
 _MOST_LABEL = 1 << 20
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -55,7 +56,7 @@ def index_tar(
         for key, parts, headers in _samples(file):
             told(done + next(iter(parts.values())).offset)
             classes = classes or _classes(file, headers)
-            image = next((part for ending, part in parts.items() if _is_image(ending, endings)), None)
+            image = _image(parts, endings)
             if image is None:
                 continue
             found.append((number, image.offset, image.size))
@@ -67,7 +68,7 @@ def index_tar(
             f"{files[0].name!r}: no member's name ends in {', '.join(endings)}. Name the ending of images by "
             "images=."
         )
-    numbers, own_classes = _numbers(files[0].name, keys, labels)
+    numbers, own_classes = _numbers(files[0].name, keys, labels, has_classes=classes != [])
     table = np.array(found, dtype=np.int64).reshape(-1, 3)
     rows = make_rows(table[:, 1], table[:, 2], numbers, table[:, 0])
     return RecordIndex(
@@ -75,8 +76,12 @@ def index_tar(
     )
 
 
-def _is_image(ending: str, endings: Sequence[str]) -> bool:
-    return ending in endings or ending.rpartition(".")[2] in endings
+def _image(parts: Mapping[str, Member], endings: Sequence[str]) -> Member | None:
+    """The image of a sample: `key.jpg`, or only if there is none such, `key.left.jpg`."""
+    for ending in endings:
+        if ending in parts:
+            return parts[ending]
+    return next((part for ending, part in parts.items() if ending.rpartition(".")[2] in endings), None)
 
 
 def _samples(
@@ -131,8 +136,13 @@ def _label(file: ByteFile, parts: Mapping[str, Member], ending: str | None) -> i
     return None
 
 
-def _numbers(where: str, keys: Sequence[str], labels: Sequence[Any]) -> tuple[Any, list[str] | None]:
-    """Numbers of classes, and their names if they have some."""
+def _numbers(
+    where: str, keys: Sequence[str], labels: Sequence[Any], *, has_classes: bool
+) -> tuple[Any, list[str] | None]:
+    """Numbers of classes, and their names if they have some.
+
+    Where there are no labels, folders are classes, unless the archive says that it has none.
+    """
     without = sum(label is None for label in labels)
     if 0 < without < len(labels):
         first = next(key for key, label in zip(keys, labels, strict=True) if label is None)
@@ -141,7 +151,7 @@ def _numbers(where: str, keys: Sequence[str], labels: Sequence[Any]) -> tuple[An
         )
     if without:
         folders = [key.rpartition("/")[0].rpartition("/")[2] for key in keys]
-        if not all(folders) or len(set(folders)) < 2:
+        if not has_classes or not all(folders) or len(set(folders)) < 2:
             return NO_LABEL, None
         labels = folders
     elif all(isinstance(label, int) for label in labels):

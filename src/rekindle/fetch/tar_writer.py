@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rekindle.errors import ArgumentError
 from rekindle.fetch.atomic import AtomicFile
 from rekindle.fetch.image_kinds import ending_of
-from rekindle.fetch.tar_index import CLASSES
-from rekindle.fetch.writers import as_bytes
+from rekindle.fetch.tar_index import CLASSES, IMAGES
+from rekindle.fetch.writers import Labelling, as_bytes
 
 
 class TarWriter:
@@ -25,9 +25,10 @@ class TarWriter:
 
     def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
         self._target = AtomicFile(path)
+        self._labelling = Labelling(classes)
         self._last = ""
         if classes is not None:
-            self._write(tarfile.TarInfo.create_pax_global_header({CLASSES: json.dumps(list(classes))}))
+            self._name_classes(classes)
 
     def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
         """Add a sample. Keys must differ from the one before; dots in their last part become `_`."""
@@ -35,11 +36,19 @@ class TarWriter:
         key = folder + slash + name.replace(".", "_")
         if key == self._last or not name:
             raise ArgumentError(f"two samples in a row have the key {key!r}, or it is empty.")
+        labelled = self._labelling.is_written(key, label)
+        if not labelled and not self._last:
+            self._name_classes([])  # Folders in the keys would be taken as classes.
         self._last = key
         content = as_bytes(data)
-        self._member(f"{key}.{ending_of(content)}", content)
-        if label >= 0:
+        kind = ending_of(content)
+        # With another ending it would not be found. Whoever decodes it goes by its bytes.
+        self._member(f"{key}.{kind if kind in IMAGES else IMAGES[0]}", content)
+        if labelled:
             self._member(f"{key}.cls", b"%d" % label)
+
+    def _name_classes(self, classes: Sequence[str]) -> None:
+        self._write(tarfile.TarInfo.create_pax_global_header({CLASSES: json.dumps(list(classes))}))
 
     def _member(self, name: str, content: bytes) -> None:
         member = tarfile.TarInfo(name)

@@ -77,6 +77,7 @@ def index_tfrecord(
 
 def _class_names(classes: Mapping[int, str], labels: np.ndarray[Any, Any]) -> list[str] | None:
     """The names of classes by number, if every label has one; gaps are named by their number."""
+    labels = labels[labels != NO_LABEL]
     if (
         not classes
         or min(classes) < 0

@@ -14,7 +14,7 @@ from rekindle.fetch.atomic import AtomicFile
 from rekindle.fetch.image_kinds import ending_of
 from rekindle.fetch.tfrecord_index import IMAGE_FEATURES, KEY_FEATURE, LABEL_FEATURES, TEXT_FEATURE, mask
 from rekindle.fetch.wire import encoded_bytes, encoded_varint
-from rekindle.fetch.writers import as_bytes
+from rekindle.fetch.writers import Labelling, as_bytes
 
 _FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP", "ppm": b"PPM"}
 
@@ -31,7 +31,7 @@ class TfrecordWriter:
             ) from None
         self._checksum = google_crc32c.value
         self._target = AtomicFile(path)
-        self._classes = classes
+        self._classes, self._labelling = classes, Labelling(classes)
 
     def add(self, key: str, data: bytes | memoryview | NDArray[np.uint8], label: int) -> None:
         """Add a sample as a record."""
@@ -41,9 +41,9 @@ class TfrecordWriter:
             "image/format": _of_bytes(_FORMATS.get(ending_of(content), b"")),
             KEY_FEATURE: _of_bytes(key.encode("utf-8", "surrogateescape")),
         }
-        if label >= 0:
+        if self._labelling.is_written(key, label):
             values[LABEL_FEATURES[0]] = encoded_bytes(3, encoded_bytes(1, encoded_varint(label)))
-            if self._classes is not None and label < len(self._classes):
+            if self._classes is not None and 0 <= label < len(self._classes):
                 values[TEXT_FEATURE] = _of_bytes(self._classes[label].encode("utf-8", "surrogateescape"))
         entries = (
             encoded_bytes(1, name.encode()) + encoded_bytes(2, value) for name, value in values.items()

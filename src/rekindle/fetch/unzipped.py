@@ -12,7 +12,8 @@ from rekindle.errors import DataError, FormatError
 from rekindle.fetch.byte_files import ByteFile, LocalFile
 from rekindle.fetch.progress import progress
 
-MAGIC = b"\x1f\x8b"
+# With the method, of which there is one: a TFRecord begins with a length, which two bytes are too easily.
+MAGIC = b"\x1f\x8b\x08"
 _PIECE = 1 << 20
 # Images hardly compress, so a file that grows more than this is made to fill the disk.
 _MOST_GROWTH, _ALWAYS_ALLOWED = 100, 64 << 20
@@ -20,7 +21,7 @@ _MOST_GROWTH, _ALWAYS_ALLOWED = 100, 64 << 20
 
 def unzipped(file: ByteFile) -> ByteFile:
     """The file itself, or, if it is GZIP'd, a file in the user's cache folder with what is in it."""
-    if file.size < 2 or bytes(file.read(0, 2)) != MAGIC:
+    if file.size < len(MAGIC) or bytes(file.read(0, len(MAGIC))) != MAGIC:
         return file
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rekindle" / "unzipped"
     name = file.name if "://" in file.name else os.path.abspath(file.name)

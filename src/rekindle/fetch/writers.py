@@ -43,7 +43,10 @@ class Writer(Protocol):
 
 
 def writer_for(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> Writer:
-    """A writer for the format that the name ends in; `classes` are the names of the labels."""
+    """A writer for the format that the name ends in; `classes` are the names of the labels.
+
+    Without `classes`, the first sample says whether there are labels.
+    """
     target = Path(path)
     if target.suffix.lower() not in _WRITERS:
         raise ArgumentError(
@@ -53,6 +56,26 @@ def writer_for(path: str | os.PathLike[str], classes: Sequence[str] | None = Non
     made: Any = getattr(importlib.import_module(f"rekindle.fetch.{module}"), name)(target, classes)
     writer: Writer = made
     return writer
+
+
+class Labelling:
+    """Whether a file has labels: all of its samples do then, those without one -1, or none does.
+
+    It has if there are names of classes, or else if its first sample has a label.
+    """
+
+    def __init__(self, classes: Sequence[str] | None) -> None:
+        self._decided = None if classes is None else True
+
+    def is_written(self, key: str, label: int) -> bool:
+        """Whether a sample's label is written; ArgumentError if it has one and the first had none."""
+        if self._decided is None:
+            self._decided = label >= 0
+        if label >= 0 and not self._decided:
+            raise ArgumentError(
+                f"the sample {key!r} has the label {label}, but the first has none. Name the classes."
+            )
+        return self._decided
 
 
 def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
