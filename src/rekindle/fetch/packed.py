@@ -238,12 +238,13 @@ def _index_of(
         kept = read_index(store, files)
         if kept is not None:
             return kept.index, kept
-    before = [file.version for file in files]
     total = sum(file.size for file in files)
     with progress(f"indexing {os.path.basename(files[0].name)}", total) as told:
         index = indexer([_skimmed(file) for file in files], settings, told)
+    for file in files:
+        _check_unchanged(file)
     for store in stores:
-        if write_index(store, index, files) and [file.version for file in files] == before:
+        if write_index(store, index, files):
             kept = read_index(store, files)
             if kept is not None:
                 return kept.index, kept
@@ -254,6 +255,13 @@ def _skimmed(file: ByteFile) -> ByteFile:
     """A file as it is best read when it is indexed: remote ones have a way of their own."""
     skimmed: Callable[[], ByteFile] | None = getattr(file, "skimmed", None)
     return file if skimmed is None else skimmed()
+
+
+def _check_unchanged(file: ByteFile) -> None:
+    """FormatError if a file on this machine is no longer what was indexed."""
+    check: Callable[[], None] | None = getattr(file, "check_unchanged", None)
+    if check is not None:
+        check()
 
 
 def _relabelled(packed: Packed, labels: Labels) -> tuple[list[str], NDArray[np.int64]]:
