@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -216,6 +218,14 @@ class Packed:
                     raise FormatError(f"{self.root!r}: its index names chunks that do not exist.")
                 lengths[chosen] = (sums[first + count] - sums[first]) // max(1, int(decoding["chunk"][0]))
         return lengths
+
+    def version(self) -> str:
+        """Changes with the version of any file, and with where the samples are in them."""
+        told = [[file.version for file in self.files], list(self.index.decodings)]
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        digest.update(self._all_rows().view(np.uint8).data)
+        digest.update(self.index.chunks.view(np.uint8).data)
+        return digest.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("index", "_stored", "_rows", "_checked", "_decoders", "_copies", "_size")
