@@ -69,14 +69,15 @@ def pack(
             there = [name for name in names if name.exists()]
             if there and not overwrite:
                 raise ArgumentError(f"{str(there[0])!r} is there already. Remove it, or say --overwrite.")
-        if not going_on:
+        if going_on:
+            _remove_unfinished(work)
+        else:
             _begin_anew(work, plan)
         run = _Run(source, target, recipe, work, skip_broken, workers or os.cpu_count() or 1, told)
         bounds = [len(source) * number // shards for number in range(shards + 1)]
         done = run.shards(names, list(pairwise(bounds)))
         (work / "complete").touch()
-        for name in names:
-            _move(work / name.name, name)
+        _move(work, names)
         shutil.rmtree(work)
     left_out = [reason for shard in done for reason in shard["left_out"]]
     samples = sum(shard["samples"] for shard in done)
@@ -135,7 +136,7 @@ class _Run:
         While one shard is finished, which waits for the disk, samples of the next are prepared.
         """
         paths = [self._work / f"{name.name}.json" for name in names]
-        notes = [_read_note(path) for path in paths]
+        notes = [self._note(name, path) for name, path in zip(names, paths, strict=True)]
         missing = [ends for note, ends in zip(notes, bounds, strict=True) if note is None]
         done: list[dict[str, Any]] = []
         with closing(self._pieces(missing)) as pieces:
@@ -150,6 +151,11 @@ class _Run:
                 for first in firsts:
                     self._piece(first).unlink(missing_ok=True)
         return done
+
+    def _note(self, name: Path, path: Path) -> dict[str, Any] | None:
+        """What an earlier run wrote about a shard that it finished and that is still there, or None."""
+        moved = (self._work / "complete").exists() and name.exists()
+        return _read_note(path) if moved or (self._work / name.name).exists() else None
 
     def _shard(self, name: Path, pieces: Iterable[list[Record]]) -> dict[str, Any]:
         writer = writer_for(self._work / name.name, self._source.classes or None)
@@ -280,7 +286,7 @@ def _plan(source: Source, recipe: Recipe, shards: int, skip_broken: bool) -> dic
     digest = hashlib.sha256()
     for path, target in source.samples:
         digest.update(f"{path}\0{target}\0".encode("utf-8", "surrogateescape"))
-    digest.update(source.lengths().astype("<i8").tobytes())
+    digest.update(source.version().encode())
     return {
         "version": _VERSION,
         "source": digest.hexdigest(),
@@ -307,20 +313,40 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def _remove_unfinished(work: Path) -> None:
+    """Remove what a killed run was writing; what it finished stays."""
+    for path in work.glob(".*"):
+        if path.suffix in (".part", ".old"):
+            _remove(path)
+
+
 def _begin_anew(work: Path, plan: dict[str, Any]) -> None:
+    # Without its plan nothing of the earlier run counts, if this is interrupted as well.
+    (work / "plan.json").unlink(missing_ok=True)
     for path in work.iterdir():
         if path.name != "lock":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _remove(path)
     spool.write_whole(work / "plan.json", [json.dumps(plan).encode()])
 
 
-def _move(made: Path, name: Path) -> None:
-    """Give a finished file, or folder, its name; an earlier run may have done so already."""
-    if not made.exists():
-        return
-    if name.is_dir():
-        shutil.rmtree(name)
-    os.replace(made, name)
+def _move(work: Path, names: Sequence[Path]) -> None:
+    """Give the finished files, or folders, their names; an earlier run may have done so with some.
+
+    Of several, all that have been there before go first: a mixture of both would look like a whole set.
+    """
+    made = {name: work / name.name for name in names if (work / name.name).exists()}
+    for name in made:
+        if len(names) > 1 or name.is_dir():
+            _remove(name)
+    for name, path in made.items():
+        os.replace(path, name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

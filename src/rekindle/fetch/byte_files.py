@@ -8,14 +8,20 @@ needs bytes in memory of their own lets the system read them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import resource
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rekindle.errors import DataError, FormatError
+
+Opened = TypeVar("Opened")
+
+_DESCRIPTORS_A_FILE = 2  # the map's, and one to copy from
+_LEFT_TO_OTHERS = 256  # descriptors: workers and users need some as well
 
 
 class ByteFile(Protocol):
@@ -41,7 +47,10 @@ class ByteFile(Protocol):
 
 
 class LocalFile:
-    """A file on disk, mapped into memory when it is first read."""
+    """A file on disk as it is now, mapped into memory when it is first read.
+
+    FormatError if it is another by then.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
@@ -102,10 +111,12 @@ class LocalFile:
 
     def _mapped(self) -> mmap.mmap:
         file = self._open()
-        try:
-            mapped = mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+        try:  # The map has a descriptor of its own.
+            mapped = _with_descriptors(
+                lambda: mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            )
         except OSError as error:
-            raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
+            raise self._unreadable(error) from error
         finally:
             os.close(file)
         # Two threads may both get here: each result is whole, and the last one stays.
@@ -115,13 +126,41 @@ class LocalFile:
 
     def _open(self) -> int:
         try:
-            file = _descriptor(self.name)
+            file = _with_descriptors(lambda: os.open(self.name, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
-        if os.fstat(file).st_size < self.size:
+            raise self._unreadable(error) from error
+        try:
+            self._check(os.fstat(file))
+        except FormatError:
             os.close(file)
-            raise FormatError(f"{self.name!r} at byte {self.size}: the file has become shorter.")
+            raise
         return file
+
+    def check_unchanged(self) -> None:
+        """Raise FormatError if there is another file of this name by now, or another content."""
+        try:
+            state = os.stat(self.name)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        self._check(state)
+
+    def _check(self, state: os.stat_result) -> None:
+        if (state.st_size, state.st_mtime_ns) == (self.size, self._changed):
+            return
+        what = "become shorter" if state.st_size < self.size else "changed"
+        raise FormatError(
+            f"{self.name!r} at byte {min(state.st_size, self.size)}: the file has {what} since it was opened "
+            f"({self.size:,} bytes then, {state.st_size:,} now). Open it again."
+        )
+
+    def _unreadable(self, error: OSError) -> DataError:
+        hint = ""
+        if error.errno == errno.EMFILE:
+            hint = (
+                f". This process may have {_most_descriptors():,} files open: raise the limit (ulimit -n), "
+                "or pack the data into fewer shards."
+            )
+        return DataError(f"cannot read {self.name!r}: {error.strerror}{hint}")
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone by then.
         for file in getattr(self, "_descriptors", ()):
@@ -138,13 +177,30 @@ class LocalFile:
         return f"LocalFile({self.name!r}, {self.size:,} bytes)"
 
 
-def _descriptor(name: str) -> int:
-    """The file, opened; many shards may take more descriptors than a process has at first."""
+def make_room_for(files: int) -> None:
+    """Let this process open so many files, beside what it needs otherwise; as far as it may."""
+    if _DESCRIPTORS_A_FILE * files + _LEFT_TO_OTHERS > _most_descriptors():
+        _allow_more_descriptors()
+
+
+def _with_descriptors(open_one: Callable[[], Opened]) -> Opened:
+    """What is opened; many shards may take more descriptors than a process has at first."""
     try:
-        return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        return open_one()
     except OSError as error:
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if error.errno != errno.EMFILE:
             raise
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        _allow_more_descriptors()
+        return open_one()
+
+
+def _most_descriptors() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _allow_more_descriptors() -> None:
+    """Let this process have as many descriptors as it may."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != most:
+        with contextlib.suppress(ValueError, OSError):  # Whoever needs one that is not there is told.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -120,15 +121,24 @@ class Folder(LabelledFiles):
 
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample's file has, 0 if it is gone: one look at each, when it is asked for."""
-        sizes = (_size(self._prefix + self._files[index]) for index in range(len(self)))
+        sizes = (_state(self._prefix + self._files[index])[0] for index in range(len(self)))
         return np.fromiter(sizes, dtype=np.int64, count=len(self))
 
+    def version(self) -> str:
+        """Changes with the size or the time of change of any sample's file: one look at each."""
+        digest = hashlib.sha256()
+        for index in range(len(self)):
+            digest.update(b"%d %d\n" % _state(self._prefix + self._files[index]))
+        return digest.hexdigest()
 
-def _size(path: bytes) -> int:
+
+def _state(path: bytes) -> tuple[int, int]:
+    """Size and time of the last change of a file."""
     try:
-        return os.stat(path).st_size
+        state = os.stat(path)
     except OSError:  # Whoever reads the sample is told.
-        return 0
+        return 0, 0
+    return state.st_size, state.st_mtime_ns
 
 
 def _beside(root: Path, labels: str | os.PathLike[str]) -> Path:

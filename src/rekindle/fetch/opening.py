@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.errors import ArgumentError, DataError, FormatError
-from rekindle.fetch.byte_files import ByteFile, LocalFile
+from rekindle.fetch.byte_files import ByteFile, LocalFile, make_room_for
 from rekindle.fetch.folder import IMAGE_EXTENSIONS, Folder
 from rekindle.fetch.labels import Labels, read_labels
 from rekindle.fetch.packed import Indexer, Packed
@@ -70,6 +70,7 @@ def local_files(pattern: str) -> list[ByteFile]:
     for name in expand(pattern):
         inside = os.path.join(name, "data.mdb")
         found.append(LocalFile(inside if os.path.isdir(name) else name))
+    make_room_for(len(found))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -221,6 +223,14 @@ class Packed:
                 lengths[chosen] = (sums[first + count] - sums[first]) // max(1, int(decoding["chunk"][0]))
         return lengths
 
+    def version(self) -> str:
+        """Changes with the version of any file, and with where the samples are in them."""
+        told = [[file.version for file in self.files], list(self.index.decodings)]
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        digest.update(self._all_rows().view(np.uint8).data)
+        digest.update(self.index.chunks.view(np.uint8).data)
+        return digest.hexdigest()
+
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("index", "_stored", "_rows", "_checked", "_decoders", "_copies", "_size")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
@@ -242,12 +252,13 @@ def _index_of(
         kept = read_index(store, files)
         if kept is not None:
             return kept.index, kept
-    before = [file.version for file in files]
     total = sum(file.size for file in files)
     with progress(f"indexing {os.path.basename(files[0].name)}", total) as told:
         index = indexer([_skimmed(file) for file in files], settings, told)
+    for file in files:
+        _check_unchanged(file)
     for store in stores:
-        if write_index(store, index, files) and [file.version for file in files] == before:
+        if write_index(store, index, files):
             kept = read_index(store, files)
             if kept is not None:
                 return kept.index, kept
@@ -258,6 +269,13 @@ def _skimmed(file: ByteFile) -> ByteFile:
     """A file as it is best read when it is indexed: remote ones have a way of their own."""
     skimmed: Callable[[], ByteFile] | None = getattr(file, "skimmed", None)
     return file if skimmed is None else skimmed()
+
+
+def _check_unchanged(file: ByteFile) -> None:
+    """FormatError if a file on this machine is no longer what was indexed."""
+    check: Callable[[], None] | None = getattr(file, "check_unchanged", None)
+    if check is not None:
+        check()
 
 
 def _relabelled(packed: Packed, labels: Labels) -> tuple[list[str], NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +107,10 @@ class RemoteFolder(LabelledFiles):
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample has."""
         return self._sizes
+
+    def version(self) -> str:
+        """Changes with the version of any object."""
+        return hashlib.sha256(self._sizes.tobytes() + self._versions.tobytes()).hexdigest()
 
 
 def _find(store: RemoteStore, root: str) -> dict[str, RemoteObject]:

@@ -40,18 +40,27 @@ def is_pattern(path: str) -> bool:
 
 
 def check_complete(names: Sequence[str]) -> None:
-    """Raise DataError if shards that say how many they are (`-00001-of-00008`) are not all there."""
-    found: dict[tuple[str, int, str], set[int]] = {}
+    """Raise DataError if shards that say how many they are (`-00001-of-00008`) are not one whole set."""
+    found: dict[tuple[str, str], dict[int, set[int]]] = {}
     for name in names:
         numbered = _NUMBERED.search(name)
         if numbered is not None:
-            group = name[: numbered.start()], int(numbered[2]), name[numbered.end() :]
-            found.setdefault(group, set()).add(int(numbered[1]))
-    for (before, total, after), numbers in found.items():
-        if len(numbers) != total:
+            group = name[: numbered.start()], name[numbered.end() :]
+            found.setdefault(group, {}).setdefault(int(numbered[2]), set()).add(int(numbered[1]))
+    for (before, after), sets in found.items():
+        told = [
+            f"{len(numbers):,} of {total:,} shards {before}-*-of-{total:05}{after}"
+            for total, numbers in sorted(sets.items())
+        ]
+        if len(sets) > 1:
             raise DataError(
-                f"{len(numbers):,} of {total:,} shards {before}-*-of-{total:05}{after} are there. A copy or "
-                "a pack was interrupted: finish it, or name the files that you want with braces."
+                f"{' and '.join(told)} are there: packs of the same name, of which one is meant. Delete "
+                "the other, or give the pattern of one."
+            )
+        if any(len(numbers) != total for total, numbers in sets.items()):
+            raise DataError(
+                f"{told[0]} are there. A copy or a pack was interrupted: finish it, or name the files that "
+                "you want with braces."
             )
 
 

@@ -56,6 +56,9 @@ class Source(Protocol):
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample takes as it is stored: what it costs to load, without a clock."""
 
+    def version(self) -> str:
+        """A text that changes when the content of a sample does, as far as can be seen without reading it."""
+
 
 def copied(source: Source, index: int) -> bytes | NDArray[Any]:
     """A sample in memory of its own, read while other threads run; pixels may still lie in their file."""
