@@ -16,6 +16,7 @@ native data set has, beside `__getitem__`:
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -251,10 +252,10 @@ class ImageDataset(_Native):
         return self.source.targets
 
     @property
-    def versions(self) -> list[str]:
-        """What changes when packed files or remote objects do; a folder's files are known by their paths."""
-        versions: Callable[[], list[str]] = getattr(self.source, "versions", list)
-        return versions()
+    def fingerprint(self) -> str:
+        """Changes with the samples, as far as can be seen without reading them: what caches on disk go by."""
+        told = f"{self.source.version()} {self.samples}"
+        return hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
     def will_need(self, indices: Sequence[int]) -> None:
         """Let the source start to fetch samples that will be asked for soon, if it can."""

@@ -184,10 +184,6 @@ class Packed:
         targets: list[int] = self.labels.tolist()
         return targets
 
-    def versions(self) -> list[str]:
-        """What changes when a file does."""
-        return [f"{file.name}: {file.version}" for file in self.files]
-
     @property
     def samples(self) -> list[tuple[str, int]]:
         """Name and class number of each sample."""

@@ -100,10 +100,6 @@ class RemoteFolder(LabelledFiles):
         """The URL of a sample."""
         return self._store.name_of(f"{self._path}/{os.fsdecode(self._files[index])}")
 
-    def versions(self) -> list[str]:
-        """What changes when an object does."""
-        return [f"{version:016x}" for version in self._versions.tolist()]
-
     def lengths(self) -> NDArray[np.int64]:
         """How many bytes each sample has."""
         return self._sizes

@@ -17,9 +17,8 @@ _ARRAYS = ("data", "targets", "images", "labels", "tensors")
 def data_fingerprint(dataset: Any) -> str:
     """Equal for data sets that give the same samples, as far as can be seen without loading them.
 
-    Looks at the files in `samples` (paths, or tuples that begin with one), at the `versions` of what they lie
-    in, and at arrays of the usual names. A data set that can tell better has an attribute `fingerprint`, a
-    string.
+    Looks at the files in `samples` (paths, or tuples that begin with one) and at arrays of the usual names. A
+    data set that can tell better has an attribute `fingerprint`, a string.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in _parts(dataset):
@@ -43,7 +42,6 @@ def _parts(dataset: Any) -> Iterable[bytes]:
         for sample in samples:
             yield repr(sample).encode()
             yield _file(sample[0] if isinstance(sample, tuple) else sample)
-    yield repr(getattr(dataset, "versions", None)).encode()
     for name in _ARRAYS:
         value = getattr(dataset, name, None)
         for array in value if isinstance(value, tuple) else (value,):
