@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rekindle.errors import ArgumentError, RemoteError
 from rekindle.fetch.patience import Patience, persist
+from rekindle.fetch.shown_urls import shown_cause, text_without_secrets, without_secrets
 
 # What file systems call the things that change when an object does.
 _VERSION_FIELDS = (
@@ -81,11 +82,6 @@ def is_url(path: Any) -> bool:
     return isinstance(path, str) and re.match(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None
 
 
-def without_secrets(url: str) -> str:
-    """A URL as it may be shown: no password, no signature."""
-    return re.sub(r"://[^/@]*@", "://", url).partition("?")[0]
-
-
 class RemoteStore:
     """The file system that a URL names."""
 
@@ -135,7 +131,8 @@ class RemoteStore:
             install = f"pip install 'rekindle[{extra}]'" if extra else "see fsspec's list of file systems"
             raise ArgumentError(f"{self.name!r} needs another package ({error}): {install}") from error
         except (ValueError, TypeError) as error:
-            raise ArgumentError(f"cannot open {self.name!r}: {error}") from error
+            why = text_without_secrets(str(error))
+            raise ArgumentError(f"cannot open {self.name!r}: {why}") from shown_cause(error)
         return system, str(path)
 
     def __getstate__(self) -> dict[str, Any]:
