@@ -7,8 +7,10 @@ import functools
 import gzip
 import http.server
 import os
+import pickle
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ import rekindle as rk
 from rekindle.cli import main
 from rekindle.fetch import open_source, writer_for
 from rekindle.fetch.patience import is_final
+from rekindle.fetch.remote_files import remote_files
+from rekindle.fetch.remote_store import RemoteStore
 from rekindle.fetch.shown_urls import text_without_secrets, without_secrets
 from rekindle.fetch.source import Source
 
@@ -208,3 +212,47 @@ def test_the_command_line_shows_no_secret(site: Site, capsys: pytest.CaptureFixt
     assert f'"path": "http://{site.host}/x.tar"' in out
     assert PASSWORD not in out + err
     assert SIGNATURE not in out + err
+
+
+# Which version it is.
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_of_a_server_that_tells_no_version_nothing_old_is_used(site: Site, name: str) -> None:
+    site.tells_time = False
+    for shade in (7, 9):
+        site.write(name, shade)
+        assert shade_of(site.open(name)) == shade
+    if name == "x.tar":
+        assert not site.kept()
+
+
+def test_an_index_that_is_not_kept_goes_to_other_processes(site: Site) -> None:
+    site.tells_time = False
+    site.write("x.tar", 7)
+    source = site.open("x.tar")
+    site.asked.clear()
+    copy = pickle.loads(pickle.dumps(source))
+    assert not site.asked
+    assert bytes(copy.read(0)) == bytes(source.read(0))
+
+
+def test_a_file_that_changes_while_it_is_open_is_an_error(site: Site) -> None:
+    path = site.folder / "x.bin"
+    path.write_bytes(b"old" * 1000)
+    file = remote_files(f"http://{site.host}/x.bin", site.options(cache_bytes=0))[0]
+    assert file.read(0, 3) == b"old"
+    path.write_bytes(b"new" * 1000)
+    os.utime(path, (time.time() + 10, time.time() + 10))  # HTTP tells times in seconds.
+    with pytest.raises(rk.RemoteError, match=r"x\.bin' at byte 3 .* changed since it was opened"):
+        file.read(3, 3)
+
+
+@pytest.mark.parametrize("field", ["modify", "modificationTime", "modification_time", "mtime", "Digest"])
+def test_a_version_is_whatever_a_file_system_calls_it(field: str) -> None:
+    store = RemoteStore("memory://x", rk.RemoteOptions())
+    plain = {"name": "/x", "size": 5}
+    a, b = (store.object_of({**plain, field: when}) for when in ("20260101", "20260102"))
+    assert a.is_identified
+    assert a.version != b.version
+    assert not store.object_of(plain).is_identified

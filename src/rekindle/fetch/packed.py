@@ -59,8 +59,10 @@ class Packed:
         self._own_classes: list[str] | None = None
         self._load()
 
-    def _load(self) -> None:
-        index, self._stored = _index_of(self.files, self._indexer, self._settings, self._keep)
+    def _load(self, index: RecordIndex | None = None) -> None:
+        self._stored: IndexFile | None = None
+        if index is None:
+            index, self._stored = _index_of(self.files, self._indexer, self._settings, self._keep)
         self.index = index
         self._size = len(index)
         self._rows = index.rows.view(np.uint8).reshape(-1).data if len(index) else memoryview(b"")
@@ -218,12 +220,14 @@ class Packed:
         return lengths
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("index", "_stored", "_rows", "_checked", "_decoders", "_copies", "_size")
+        left_out = {"_stored", "_rows", "_checked", "_decoders", "_copies", "_size"}
+        if self._stored is not None:  # An index without a file goes along: to make it may take long.
+            left_out.add("index")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._load()
+        self._load(state.get("index"))
 
     def __repr__(self) -> str:
         return f"Packed({os.fspath(self.root)!r}: {len(self):,} samples in {len(self.files):,} files)"
@@ -232,8 +236,8 @@ class Packed:
 def _index_of(
     files: list[ByteFile], indexer: Indexer, settings: dict[str, Any], keep: bool
 ) -> tuple[RecordIndex, IndexFile | None]:
-    """The index that was kept, or a new one, which is kept then."""
-    stores = places(files, settings) if keep else []
+    """The index that was kept, or a new one, which is kept then if all files have a version."""
+    stores = places(files, settings) if keep and all(file.version for file in files) else []
     for store in stores:
         kept = read_index(store, files)
         if kept is not None:
