@@ -14,7 +14,7 @@ from rekindle.errors import ArgumentError, DataError, FormatError
 from rekindle.fetch.byte_files import ByteFile
 from rekindle.fetch.decodings import Decode, decoder
 from rekindle.fetch.index_file import BLOCK, IndexFile, places, read_index, write_index
-from rekindle.fetch.labels import Labels
+from rekindle.fetch.labels import Labels, names_of_numbers, taken_as_numbers
 from rekindle.fetch.progress import progress
 from rekindle.fetch.record_index import ROW, RecordIndex
 from rekindle.fetch.source import Stored
@@ -194,10 +194,8 @@ class Packed:
         """The name of each class: of the files, or its number."""
         if self._own_classes is None:
             named = self.index.classes
-            most = int(self.labels.max(initial=-1)) + 1 if named is None else 0
-            if most > 10_000_000:
-                raise DataError(f"{self.root!r}: labels up to {most - 1:,} are no numbers of classes.")
-            self._own_classes = list(named) if named is not None else [str(n) for n in range(most)]
+            most = int(self.labels.max(initial=-1)) if named is None else -1
+            self._own_classes = list(named) if named is not None else names_of_numbers(most, str(self.root))
         return self._own_classes
 
     @property
@@ -279,10 +277,7 @@ def _relabelled(packed: Packed, labels: Labels) -> tuple[list[str], NDArray[np.i
 def numbered(labels: Sequence[int | str], where: str) -> tuple[list[str], NDArray[np.int64]]:
     """Classes and their numbers: whole numbers are taken as they are, names numbered in sorted order."""
     if all(isinstance(label, int) for label in labels):
-        numbers = np.array(labels, dtype=np.int64)
-        if len(numbers) and numbers.min() < 0:
-            raise DataError(f"{where!r}: a label is negative, {numbers.min()}. Number classes from 0.")
-        return [str(number) for number in range(int(numbers.max(initial=-1)) + 1)], numbers
+        return taken_as_numbers([int(label) for label in labels], where)
     classes = sorted({str(label) for label in labels})
     number_of = {name: number for number, name in enumerate(classes)}
     return classes, np.array([number_of[str(label)] for label in labels], dtype=np.int64)
