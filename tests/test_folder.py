@@ -102,6 +102,8 @@ def test_labels_that_are_numbers_are_the_targets(tmp_path: Path) -> None:
         (("a.jpg",), {"a.jpg": 1, "b.jpg": 2}, "not there, the first is 'b.jpg'"),
         ((), {"a.jpg": 1}, "holds no images"),
         (("a.jpg",), {"a.jpg": -1}, "negative"),
+        (("a.jpg",), {"a.jpg": 10_000_000}, "10000000, too large"),
+        (("a.jpg",), {"a.jpg": 10**30}, "too large for the number of a class"),
         (("a.jpg",), "labels.xml", "but got"),
         (("a.jpg",), "none.csv", "cannot read"),
     ],

@@ -16,7 +16,8 @@ from rekindle.fetch import range_cache
 from rekindle.fetch.patience import Patience, persist, wait_before
 from rekindle.fetch.range_cache import RangeCache, Shelf, Versions
 from rekindle.fetch.range_reader import Range, coalesce
-from rekindle.fetch.remote_store import RemoteObject, is_url, without_secrets
+from rekindle.fetch.remote_store import RemoteObject, is_url
+from rekindle.fetch.shown_urls import without_secrets
 
 OLD, NEW = "00000000000000aa", "00000000000000bb"
 

@@ -170,11 +170,13 @@ def _open(parsed: argparse.Namespace) -> Any:
 
 def _pack(parsed: argparse.Namespace) -> int:
     from rekindle.fetch.remote_store import is_url
+    from rekindle.fetch.shown_urls import without_secrets
     from rekindle.packing import pack
     from rekindle.recipes import Recipe
 
     if is_url(parsed.target):
-        raise ArgumentError(f"DST is {parsed.target!r}, but must be a file on this machine. Upload it then.")
+        shown = without_secrets(parsed.target)
+        raise ArgumentError(f"DST is {shown!r}, but must be a file on this machine. Upload it then.")
     recipe = Recipe(parsed.resize, parsed.quality, parsed.raw_share)
     source = _open(parsed)
     started = time.monotonic()
@@ -233,6 +235,8 @@ def _info(parsed: argparse.Namespace) -> int:
 
 def _verify(parsed: argparse.Namespace) -> int:
     from rekindle.errors import DataError
+    from rekindle.fetch.remote_store import is_url
+    from rekindle.fetch.shown_urls import without_secrets
     from rekindle.inspection import verify
 
     try:
@@ -242,7 +246,8 @@ def _verify(parsed: argparse.Namespace) -> int:
     except DataError as error:
         if not parsed.json:
             raise
-        print(json.dumps({"path": parsed.source, "ok": False, "error": str(error)}, indent=2))
+        path = without_secrets(parsed.source) if is_url(parsed.source) else parsed.source
+        print(json.dumps({"path": path, "ok": False, "error": str(error)}, indent=2))
         return WRONG
     if parsed.json:
         print(json.dumps(found, indent=2))

@@ -26,8 +26,7 @@ def describe(source: Source) -> dict[str, Any]:
     """Format, number, labels and sizes of the samples; of images, some are looked at."""
     lengths = source.lengths()
     targets = np.asarray(source.targets, dtype=np.int64)
-    labelled = targets[targets >= 0]
-    by_class = np.bincount(labelled, minlength=len(source.classes)) if len(labelled) else np.zeros(1, int)
+    by_class = _samples_a_class(targets, len(source.classes))
     told: dict[str, Any] = {
         "path": os.fspath(source.root),
         "format": source.index.format if isinstance(source, Packed) else "folder",
@@ -41,6 +40,13 @@ def describe(source: Source) -> dict[str, Any]:
         "unlabelled": int((targets < 0).sum()),
     }
     return told | _images(source)
+
+
+def _samples_a_class(targets: NDArray[np.int64], classes: int) -> NDArray[np.intp]:
+    """How many samples each class has; labels that no class has, however large, are classes of their own."""
+    known = np.bincount(targets[(targets >= 0) & (targets < classes)], minlength=classes)
+    _, others = np.unique(targets[targets >= classes], return_counts=True)
+    return np.concatenate([known, others])
 
 
 def _images(source: Source) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.errors import DataError
-from rekindle.fetch.labels import LABEL_FILES, Labels, read_labels
+from rekindle.fetch.labels import LABEL_FILES, Labels, read_labels, taken_as_numbers
 from rekindle.fetch.listing import Listing, Names, check_folder, list_files
 
 # As torchvision's ImageFolder has them.
@@ -194,10 +194,7 @@ def from_labels(
     _check_complete(root, names, labels)
     given = [labels[name] for name in names]
     if all(isinstance(label, int) for label in given):
-        targets = np.array(given, dtype=np.int64)
-        if targets.min() < 0:
-            raise DataError(f"{str(root)!r}: a label is negative, {targets.min()}. Number classes from 0.")
-        return [str(number) for number in range(int(targets.max()) + 1)], targets
+        return taken_as_numbers([int(label) for label in given], str(root))
     classes = sorted({str(label) for label in given})
     number_of = {name: number for number, name in enumerate(classes)}
     return classes, np.array([number_of[str(label)] for label in given], dtype=np.int64)

@@ -36,10 +36,15 @@ def heap_ranges(
         )
     order = full[np.argsort(references["address"][full], kind="stable")]
     addresses, numbers = references["address"][order].tolist(), references["number"][order].tolist()
-    previous, objects = -1, {}
+    previous, end = -1, 0
+    objects: dict[int, tuple[int, int]] = {}
     for at, address, number in zip(order.tolist(), addresses, numbers, strict=True):
         if address != previous:
-            previous, objects = address, _objects(file, base + address)
+            if base + address < end:
+                raise FormatError(
+                    f"{file.name!r} at byte {base + address}: two heaps overlap. It is damaged."
+                )
+            previous, (end, objects) = address, _objects(file, base + address)
         found = objects.get(number)
         if found is None or found[1] != lengths[at]:
             raise FormatError(
@@ -51,8 +56,8 @@ def heap_ranges(
     return offsets, lengths
 
 
-def _objects(file: ByteFile, place: int) -> dict[int, tuple[int, int]]:
-    """Offset and size of each object of a collection."""
+def _objects(file: ByteFile, place: int) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Where a collection ends, and offset and size of each of its objects."""
     magic, version, size = _COLLECTION.unpack(file.read(place, _COLLECTION.size))
     if magic != b"GCOL" or version != 1 or place + size > file.size:
         raise FormatError(f"{file.name!r} at byte {place}: not a heap, or one that is cut off.")
@@ -67,4 +72,4 @@ def _objects(file: ByteFile, place: int) -> dict[int, tuple[int, int]]:
             raise FormatError(f"{file.name!r} at byte {at}: an object of {length} bytes leaves its heap.")
         found[number] = at, length
         at += -(-length // 8) * 8
-    return found
+    return end, found

@@ -34,6 +34,7 @@ from rekindle.fetch.record_index import (
     BYTES,
     CHUNK,
     MOST_BYTES,
+    MOST_CHUNK_BYTES,
     MOST_DECODINGS,
     NO_LABEL,
     Decoding,
@@ -48,6 +49,7 @@ PATIENCE, WORK = 60.0, 5.0
 _STARTING = 120.0  # seconds until the process has imported what it needs, from slow storage too
 _PIECE = 1 << 16
 _MOST_GROWTH = 2000  # no compression of HDF5 makes more of its bytes
+_MORE_SAMPLES = 1_000_000  # than the file has bytes: most of them would never have been written
 
 
 def index_hdf5(
@@ -277,6 +279,7 @@ def _of_array(
     if told["kind"] == "vlen":
         offsets, lengths = heap_ranges(file, _whole(file, told, table, REFERENCE), base)
         return make_rows(offsets, lengths), [BYTES], nothing
+    _check_count(file, told)
     count, *shape = told["shape"]
     dtype = np.dtype(told["dtype"])
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -310,10 +313,20 @@ def _of_array(
     return rows, [how], chunks
 
 
+def _check_count(file: ByteFile, told: Mapping[str, Any]) -> None:
+    """Raise FormatError if a data set has more entries than anybody can have written to the file."""
+    if told["shape"][0] > _MORE_SAMPLES + file.size:
+        raise FormatError(
+            f"{file.name!r} at byte 0: {told['name']!r} is said to have {told['shape'][0]:,} entries, but "
+            f"the file has {file.size:,} bytes. It is damaged."
+        )
+
+
 def _whole(
     file: ByteFile, told: Mapping[str, Any], table: NDArray[np.int64] | None, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """All of a data set of one axis."""
+    _check_count(file, told)
     (count,) = told["shape"]
     if not 0 <= count * dtype.itemsize <= _MOST_GROWTH * file.size + (1 << 20):
         raise FormatError(f"{file.name!r} at byte 0: {told['name']!r} is said to have {count:,} entries.")
@@ -321,6 +334,11 @@ def _whole(
         if count * dtype.itemsize > told["size"]:
             raise FormatError(f"{file.name!r} at byte {told['offset']}: {told['name']!r} is cut off.")
         return np.frombuffer(file.read(told["offset"], count * dtype.itemsize), dtype=dtype)
+    (length,) = told["chunk"]
+    if not 0 < length * dtype.itemsize <= MOST_CHUNK_BYTES:
+        raise FormatError(
+            f"{file.name!r} at byte 0: {told['name']!r} is in chunks of {length:,} entries. It is damaged."
+        )
     chunks = _chunks_of(file, table)
     pieces = ChunkedArray([file], chunks, dtype, (), "", tuple(told["chunk"]), told["filters"], told["fill"])
     return np.concatenate([pieces.chunk(number) for number in range(len(chunks))] or [np.empty(0, dtype)])[

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.errors import DataError
 
 LABEL_FILES = ("labels.csv", "labels.json")
 Labels = Mapping[str, int | str]
+_MOST_CLASSES = 10_000_000
 
 
 def read_labels(path: Path) -> Labels:
@@ -81,3 +85,21 @@ def _from_json(path: Path, text: str) -> list[tuple[str, int | str]]:
         if isinstance(pair[1], bool) or not isinstance(pair[1], int | str):
             raise DataError(f"{str(path)!r}: a label is a whole number or a name, but got {pair[1]!r}")
     return [(name, label) for name, label in pairs]
+
+
+def taken_as_numbers(labels: Sequence[int], where: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Classes and their numbers, of labels that are these numbers already."""
+    least = min(labels, default=0)
+    if least < 0:
+        raise DataError(f"{where!r}: a label is negative, {least}. Number classes from 0.")
+    return names_of_numbers(max(labels, default=-1), where), np.array(labels, dtype=np.int64)
+
+
+def names_of_numbers(most: int, where: str) -> list[str]:
+    """The names of classes that have only numbers, up to this one; DataError if these are too large."""
+    if most >= _MOST_CLASSES:
+        raise DataError(
+            f"{where!r}: a label is {most}, too large for the number of a class. Number classes from 0, or "
+            f"make names of such labels, as in 'class {most}'."
+        )
+    return [str(number) for number in range(most + 1)]

@@ -174,16 +174,18 @@ def _newest(file: ByteFile) -> tuple[int, int, int]:
 
 
 class _Tree:
-    """Pages of the file, each looked at once: a tree that leads back to itself is refused."""
+    """Pages of the file, each used once: a tree that leads back to itself, or values that share pages, are
+    refused before anything is made of them.
+    """
 
     def __init__(self, file: ByteFile, page_size: int) -> None:
         self._file, self._size = file, page_size
         self._pages = file.size // page_size
-        self._seen: set[int] = set()
+        self._used = np.zeros(0, dtype=np.bool_)
 
     def walk(self, root: int, count: int) -> Iterator[tuple[bytes, int, int, int]]:
         """(key, offset, length, flags) of all nodes below a root; FormatError unless there are `count`."""
-        self._seen.clear()
+        self._used = np.zeros(self._pages, dtype=np.bool_)
         found = 0
         waiting = [] if root == _NOTHING else [(root, 0)]
         while waiting:
@@ -193,9 +195,14 @@ class _Tree:
             if kind & _BRANCH:
                 waiting += [(self._child(data, node), depth + 1) for node in reversed(nodes)]
                 continue
+            room = self._size - _HEAD
             for node in nodes:
                 found += 1
-                yield self._leaf(page, data, node)
+                key, offset, length, flags = self._leaf(page, data, node)
+                room -= _NODE.size + len(key) + (8 if flags & _BIG else length)
+                if room < 0:
+                    raise self._damaged(page * self._size, "a page with more in it than it holds")
+                yield key, offset, length, flags
         if found != count:
             raise self._damaged(root * self._size if root != _NOTHING else 0, f"{found} values, not {count}")
 
@@ -205,9 +212,9 @@ class _Tree:
         )
 
     def _page(self, page: int, depth: int) -> tuple[memoryview, int]:
-        if page >= self._pages or page in self._seen or depth > _MOST_DEPTH:
+        if page >= self._pages or self._used[page] or depth > _MOST_DEPTH:
             raise self._damaged(min(page, self._pages) * self._size, f"a page {page} that cannot be")
-        self._seen.add(page)
+        self._used[page] = True
         data = memoryview(self._file.read(page * self._size, self._size))
         number, _, kind, _, _ = _PAGE.unpack(data[:_HEAD])
         if number != page or kind & 0x0F not in (_BRANCH, _LEAF) or kind & 0x20:
@@ -246,4 +253,8 @@ class _Tree:
         number, _, kind = _PAGE.unpack(self._file.read(place, _HEAD))[:3]
         if number != overflow or not kind & _OVERFLOW:
             raise self._damaged(place, "not a page of a value")
+        end = min(overflow + -(-(_HEAD + length) // self._size), self._pages)
+        if self._used[overflow:end].any():
+            raise self._damaged(place, "a value that overlaps another, or the tree")
+        self._used[overflow:end] = True
         return key, place + _HEAD, length, flags

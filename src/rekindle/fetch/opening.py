@@ -15,8 +15,9 @@ from rekindle.fetch.labels import Labels, read_labels
 from rekindle.fetch.packed import Indexer, Packed
 from rekindle.fetch.remote_files import packed_files
 from rekindle.fetch.remote_folder import RemoteFolder
-from rekindle.fetch.remote_store import RemoteOptions, is_url, without_secrets
+from rekindle.fetch.remote_store import RemoteOptions, is_url
 from rekindle.fetch.shards import expand, is_pattern
+from rekindle.fetch.shown_urls import without_secrets
 from rekindle.fetch.source import Source
 from rekindle.fetch.unzipped import MAGIC as GZIP
 from rekindle.fetch.unzipped import unzipped

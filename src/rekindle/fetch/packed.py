@@ -16,7 +16,7 @@ from rekindle.errors import ArgumentError, DataError, FormatError
 from rekindle.fetch.byte_files import ByteFile
 from rekindle.fetch.decodings import Decode, decoder
 from rekindle.fetch.index_file import BLOCK, IndexFile, places, read_index, write_index
-from rekindle.fetch.labels import Labels
+from rekindle.fetch.labels import Labels, names_of_numbers, taken_as_numbers
 from rekindle.fetch.progress import progress
 from rekindle.fetch.record_index import ROW, RecordIndex
 from rekindle.fetch.source import Stored
@@ -61,8 +61,10 @@ class Packed:
         self._own_classes: list[str] | None = None
         self._load()
 
-    def _load(self) -> None:
-        index, self._stored = _index_of(self.files, self._indexer, self._settings, self._keep)
+    def _load(self, index: RecordIndex | None = None) -> None:
+        self._stored: IndexFile | None = None
+        if index is None:
+            index, self._stored = _index_of(self.files, self._indexer, self._settings, self._keep)
         self.index = index
         self._size = len(index)
         self._rows = index.rows.view(np.uint8).reshape(-1).data if len(index) else memoryview(b"")
@@ -194,10 +196,8 @@ class Packed:
         """The name of each class: of the files, or its number."""
         if self._own_classes is None:
             named = self.index.classes
-            most = int(self.labels.max(initial=-1)) + 1 if named is None else 0
-            if most > 10_000_000:
-                raise DataError(f"{self.root!r}: labels up to {most - 1:,} are no numbers of classes.")
-            self._own_classes = list(named) if named is not None else [str(n) for n in range(most)]
+            most = int(self.labels.max(initial=-1)) if named is None else -1
+            self._own_classes = list(named) if named is not None else names_of_numbers(most, str(self.root))
         return self._own_classes
 
     @property
@@ -228,12 +228,14 @@ class Packed:
         return digest.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("index", "_stored", "_rows", "_checked", "_decoders", "_copies", "_size")
+        left_out = {"_stored", "_rows", "_checked", "_decoders", "_copies", "_size"}
+        if self._stored is not None:  # An index without a file goes along: to make it may take long.
+            left_out.add("index")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._load()
+        self._load(state.get("index"))
 
     def __repr__(self) -> str:
         return f"Packed({os.fspath(self.root)!r}: {len(self):,} samples in {len(self.files):,} files)"
@@ -242,8 +244,8 @@ class Packed:
 def _index_of(
     files: list[ByteFile], indexer: Indexer, settings: dict[str, Any], keep: bool
 ) -> tuple[RecordIndex, IndexFile | None]:
-    """The index that was kept, or a new one, which is kept then."""
-    stores = places(files, settings) if keep else []
+    """The index that was kept, or a new one, which is kept then if all files have a version."""
+    stores = places(files, settings) if keep and all(file.version for file in files) else []
     for store in stores:
         kept = read_index(store, files)
         if kept is not None:
@@ -293,10 +295,7 @@ def _relabelled(packed: Packed, labels: Labels) -> tuple[list[str], NDArray[np.i
 def numbered(labels: Sequence[int | str], where: str) -> tuple[list[str], NDArray[np.int64]]:
     """Classes and their numbers: whole numbers are taken as they are, names numbered in sorted order."""
     if all(isinstance(label, int) for label in labels):
-        numbers = np.array(labels, dtype=np.int64)
-        if len(numbers) and numbers.min() < 0:
-            raise DataError(f"{where!r}: a label is negative, {numbers.min()}. Number classes from 0.")
-        return [str(number) for number in range(int(numbers.max(initial=-1)) + 1)], numbers
+        return taken_as_numbers([int(label) for label in labels], where)
     classes = sorted({str(label) for label in labels})
     number_of = {name: number for number, name in enumerate(classes)}
     return classes, np.array([number_of[str(label)] for label in labels], dtype=np.int64)

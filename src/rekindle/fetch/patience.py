@@ -6,6 +6,7 @@ ranges spread out after a server's restart, and a run that is repeated waits as 
 
 from __future__ import annotations
 
+import socket
 import time
 import zlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from rekindle import keys
 from rekindle.errors import RemoteError
+from rekindle.fetch.shown_urls import shown_cause, text_without_secrets
 
 Result = TypeVar("Result")
 
@@ -27,7 +29,13 @@ _FINAL_ERRORS = (
     AttributeError,
     NotImplementedError,
 )
-_FINAL_NAMES = ("NoCredentialsError", "InvalidURL", "InvalidUrlClientError")
+_FINAL_NAMES = (
+    "NoCredentialsError",
+    "InvalidURL",
+    "InvalidUrlClientError",
+    "ClientConnectorCertificateError",
+)
+_LOST_NAMES = {"ClientConnectionError", "ClientPayloadError"}  # of aiohttp, and not all of them OSError
 _TEMPORARY_STATUS = (408, 425, 429)
 _JITTER = 0xFFFFFFF0  # a step of its own among those of `keys`
 
@@ -71,20 +79,33 @@ def persist(action: Callable[[float], Result], what: str, patience: Patience) ->
             took = time.monotonic() - started
             advice = "" if final else f" Raise deadline= (now {patience.deadline:g} s) if it needs longer."
             tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-            told = f"{what}: {tries} in {took:.1f} s, the last: {_told(error)}.{advice}"
-            raise RemoteError(told) from error
+            told = f"{what}: {tries} in {took:.1f} s, the last: {_told(_failure(error))}.{advice}"
+            raise RemoteError(told) from shown_cause(error)
 
 
 def is_final(error: BaseException) -> bool:
     """Whether trying again cannot help: nothing there, no right to it, changed, or not how it is asked."""
-    if isinstance(error, (RemoteError, *_FINAL_ERRORS)) or type(error).__name__ in _FINAL_NAMES:
+    failure = _failure(error)
+    if isinstance(failure, (RemoteError, *_FINAL_ERRORS)) or type(failure).__name__ in _FINAL_NAMES:
         return True
-    status = getattr(error, "status", None)
+    if failure is not error and getattr(failure, "errno", None) == socket.EAI_NONAME:
+        return True  # When something is opened, a host that nobody knows is a misspelt one.
+    status = getattr(failure, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY_STATUS
+
+
+def _failure(error: BaseException) -> BaseException:
+    """What went wrong: over HTTP, fsspec calls whatever it is "not found", and has it as the cause."""
+    cause = error.__cause__
+    if cause is None or not isinstance(error, FileNotFoundError):
+        return error
+    is_answer = isinstance(getattr(cause, "status", None), int)
+    is_lost = isinstance(cause, OSError) or any(kind.__name__ in _LOST_NAMES for kind in type(cause).__mro__)
+    return cause if is_answer or is_lost else error
 
 
 def _told(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return str(error)
-    text = str(error).replace("\n", " ").strip().rstrip(".")
+    text = text_without_secrets(str(error)).replace("\n", " ").strip().rstrip(".")
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,8 +30,8 @@ class RemoteFile:
 
     @property
     def version(self) -> str:
-        """What the server tells of the content."""
-        return self.object.version
+        """What the server tells of the content; empty if that is nothing."""
+        return self.object.version if self.object.is_identified else ""
 
     def read(self, offset: int, length: int) -> bytes:
         """These bytes; FormatError if they do not lie within the object."""
@@ -80,7 +80,7 @@ def remote_files(url: str, options: RemoteOptions, names: Sequence[str] = ()) ->
         paths += found
     with ThreadPoolExecutor(min(options.parallel, len(paths))) as pool:
         objects = list(pool.map(store.describe, paths))
-    reader = RangeReader(store, shelf_for(store, (one.version for one in objects)))
+    reader = RangeReader(store, shelf_for(store, objects))
     return [RemoteFile(reader, one, store.name_of(one.path)) for one in objects]
 
 
@@ -89,9 +89,11 @@ def _has_wildcard(url: str) -> bool:
     return not url.startswith(("http://", "https://")) and re.search(r"[*?\[]", url) is not None
 
 
-def shelf_for(store: RemoteStore, versions: Iterable[str]) -> Shelf | None:
-    """Where what is read from a store is kept; None for nowhere."""
+def shelf_for(store: RemoteStore, objects: Sequence[RemoteObject]) -> Shelf | None:
+    """Where what is read of these objects is kept; None for nowhere: what may have changed is read anew."""
+    if not all(one.is_identified for one in objects):
+        return None
     options = store.options
     directory = cache_below(options, "ranges")
     bound = default_bound(directory) if options.cache_bytes is None else options.cache_bytes
-    return Shelf(directory, bound, store.name, Versions(versions)) if bound else None
+    return Shelf(directory, bound, store.name, Versions(one.version for one in objects)) if bound else None

@@ -61,7 +61,7 @@ class RemoteFolder(LabelledFiles):
         self._sizes = np.array([one.size for one in objects], dtype=np.int64)
         self._versions = np.array([int(one.version, 16) for one in objects], dtype=np.uint64)
         self._etags = Names.of([one.etag.encode() for one in objects])
-        self._reader = RangeReader(self._store, shelf_for(self._store, (one.version for one in objects)))
+        self._reader = RangeReader(self._store, shelf_for(self._store, objects))
 
     def _labels(
         self, labels: str | os.PathLike[str] | Labels | None, objects: Mapping[str, RemoteObject]

@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 
 from rekindle.errors import ArgumentError, RemoteError
 from rekindle.fetch.patience import Patience, persist
+from rekindle.fetch.shown_urls import shown_cause, text_without_secrets, without_secrets
 
 # What file systems call the things that change when an object does.
 _VERSION_FIELDS = (
-    "ETag", "etag", "generation", "md5Hash", "crc32c", "content_md5", "Content-MD5", "VersionId",
-    "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created",
+    "ETag", "etag", "generation", "md5Hash", "crc32c", "content_md5", "Content-MD5", "Digest", "VersionId",
+    "md5Checksum", "checksum", "content_hash", "blob_id", "sha", "hex", "CRC",
+    "LastModified", "Last-Modified", "last_modified", "modified", "modify", "modificationTime",
+    "modification_time", "modifiedTime", "server_modified", "date_time", "updated", "mtime", "created",
 )  # fmt: skip
 _SLOWEST = 64 << 10  # bytes a second: a request that is slower than this is taken for dead
 _CHANGED = "the object has changed since it was opened; open it again"
@@ -74,16 +77,13 @@ class RemoteObject(NamedTuple):
     size: int
     version: str  # hexadecimal digits
     etag: str = ""
+    modified: str = ""  # as HTTP tells it
+    is_identified: bool = True  # by more than its path and size
 
 
 def is_url(path: Any) -> bool:
     """Whether a path is one for fsspec (`s3://…`) and not of this machine."""
     return isinstance(path, str) and re.match(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None
-
-
-def without_secrets(url: str) -> str:
-    """A URL as it may be shown: no password, no signature."""
-    return re.sub(r"://[^/@]*@", "://", url).partition("?")[0]
 
 
 class RemoteStore:
@@ -135,7 +135,8 @@ class RemoteStore:
             install = f"pip install 'rekindle[{extra}]'" if extra else "see fsspec's list of file systems"
             raise ArgumentError(f"{self.name!r} needs another package ({error}): {install}") from error
         except (ValueError, TypeError) as error:
-            raise ArgumentError(f"cannot open {self.name!r}: {error}") from error
+            why = text_without_secrets(str(error))
+            raise ArgumentError(f"cannot open {self.name!r}: {why}") from shown_cause(error)
         return system, str(path)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,7 +185,8 @@ class RemoteStore:
             )
         told = [f"{name}={info[name]}" for name in _VERSION_FIELDS if info.get(name)]
         digest = hashlib.sha256("\n".join([self.url.partition(":")[0], path, str(size), *told]).encode())
-        return RemoteObject(path, size, digest.hexdigest()[:16], str(info.get("ETag") or ""))
+        version, etag = digest.hexdigest()[:16], str(info.get("ETag") or "")
+        return RemoteObject(path, size, version, etag, str(info.get("Last-Modified") or ""), bool(told))
 
     def _call(self, what: str, method: str, *arguments: Any, **keywords: Any) -> Any:
         def attempt(seconds: float) -> Any:
@@ -224,12 +226,11 @@ class RemoteStore:
         end = offset + length
         protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
         extra: dict[str, Any] = {}
-        if wanted.etag and not wanted.etag.startswith("W/"):
-            if "s3" in protocols and hasattr(system, "_call_s3"):
-                return _run_s3(system, wanted, offset, end, seconds)
-            if "http" in protocols:
-                headers = dict(system.kwargs.get("headers") or {})
-                extra = {"headers": {**headers, "If-Match": wanted.etag}}
+        if "s3" in protocols and _is_strong(wanted.etag) and hasattr(system, "_call_s3"):
+            return _run_s3(system, wanted, offset, end, seconds)
+        if "http" in protocols:
+            headers = dict(system.kwargs.get("headers") or {})
+            extra = {"headers": {**headers, **_unchanged(wanted)}}
         data: bytes = _run(system, "cat_file", seconds, wanted.path, start=offset, end=end, **extra)
         return data
 
@@ -271,6 +272,18 @@ def _run_s3(system: Any, wanted: RemoteObject, offset: int, end: int, seconds: f
 
     read: bytes = sync(system.loop, get, timeout=seconds)
     return read
+
+
+def _is_strong(etag: str) -> bool:
+    """Whether it stands for the very bytes: those that do not cannot be asked for."""
+    return bool(etag) and not etag.startswith("W/")
+
+
+def _unchanged(wanted: RemoteObject) -> dict[str, str]:
+    """The condition that HTTP knows for an object to be the one that was opened; none if there is no way."""
+    if _is_strong(wanted.etag):
+        return {"If-Match": wanted.etag}
+    return {"If-Unmodified-Since": wanted.modified} if wanted.modified else {}
 
 
 def _is_refused(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ def unzipped(file: ByteFile) -> ByteFile:
         return file
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rekindle" / "unzipped"
     name = file.name if "://" in file.name else os.path.abspath(file.name)
-    key = hashlib.sha256(f"{name}\n{file.version}".encode()).hexdigest()
+    key = hashlib.sha256(f"{name}\n{file.version or _digest(file)}".encode()).hexdigest()
     target = cache / f"{key[:16]}-{Path(file.name).name.removesuffix('.gz')[-100:]}"
     if not target.exists():
         try:
@@ -44,6 +44,14 @@ def unzipped(file: ByteFile) -> ByteFile:
                 "XDG_CACHE_HOME to a folder with room."
             ) from error
     return LocalFile(target)
+
+
+def _digest(file: ByteFile) -> str:
+    """What tells a file from another of its name where nothing else does: all that is in it."""
+    digest = hashlib.sha256()
+    for place in range(0, file.size, _PIECE):
+        digest.update(file.read(place, min(_PIECE, file.size - place)))
+    return digest.hexdigest()
 
 
 def _unpack(file: ByteFile, out: object) -> None:
