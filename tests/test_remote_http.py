@@ -188,6 +188,13 @@ def test_urls_are_shown_without_secrets_alone_and_in_texts(url: str, shown: str)
         assert text_without_secrets(text.replace("{}", url)) == text.replace("{}", shown)
 
 
+def test_a_pattern_of_too_many_files_shows_no_secret() -> None:
+    with pytest.raises(rk.ArgumentError, match="more than") as refused:
+        rk.open(f"https://me:{PASSWORD}@host/{{0..9999999}}.tar?{SIGNATURE}")
+    assert PASSWORD not in str(refused.value)
+    assert SIGNATURE not in str(refused.value)
+
+
 @pytest.mark.parametrize("status", [404, 403, 503])
 def test_errors_show_no_secret_in_message_nor_traceback(site: Site, status: int) -> None:
     site.failures, site.status = 1000, status

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from rekindle.errors import ArgumentError, DataError
+from rekindle.fetch.shown_urls import text_without_secrets
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -76,7 +77,7 @@ def without_braces(path: str) -> list[str]:
         before, after = name[: braces.start()], name[braces.end() :]
         choices = _choices(braces[1], path)
         if len(choices) * (len(waiting) + 1) > _MOST:
-            raise ArgumentError(f"{path!r} stands for more than {_MOST:,} files.")
+            raise ArgumentError(f"{text_without_secrets(path)!r} stands for more than {_MOST:,} files.")
         waiting = [*(before + choice + after for choice in choices), *waiting]
     return found
 
@@ -87,7 +88,7 @@ def _choices(inside: str, path: str) -> list[str]:
         return inside.split(",")
     first, last = int(numbers[1]), int(numbers[2])
     if abs(last - first) >= _MOST:
-        raise ArgumentError(f"{path!r} stands for more than {_MOST:,} files.")
+        raise ArgumentError(f"{text_without_secrets(path)!r} stands for more than {_MOST:,} files.")
     padded = any(text.startswith("0") and len(text) > 1 for text in numbers.groups())
     width = max(len(numbers[1]), len(numbers[2])) if padded else 0
     step = 1 if last >= first else -1
