@@ -37,6 +37,11 @@ class NativeCut:
         self._first, self._rest = dataset.cut(max(place, 0))
         self.early: int = self._first.uniforms
 
+    @property
+    def read_from(self) -> Any:
+        """The data set that samples are read from."""
+        return self._dataset
+
     def partial(self, index: int, numbers: NDArray[np.float64]) -> Any:
         """What is kept of a sample, in memory of its own."""
         raw = self._dataset.raw(index)
@@ -72,6 +77,11 @@ class ForeignCut:
     def __init__(self, partial: Any, finish: Callable[[Any], Any] | None) -> None:
         self._partial, self._finish = partial, finish
 
+    @property
+    def read_from(self) -> Any:
+        """The data set that samples are read from: the one given, or a copy that has only the first steps."""
+        return self._partial.dataset if isinstance(self._partial, Finished) else self._partial
+
     def partial(self, index: Any) -> Any:
         """What is kept of a sample."""
         return self._partial[index]
@@ -85,10 +95,10 @@ class Finished:
     """A data set with a function applied to what it gives."""
 
     def __init__(self, dataset: Any, function: Callable[[Any], Any]) -> None:
-        self._dataset, self._function = dataset, function
+        self.dataset, self._function = dataset, function
 
     def __getitem__(self, index: Any) -> Any:
-        return self._function(self._dataset[index])
+        return self._function(self.dataset[index])
 
 
 Cut = NativeCut | ForeignCut
