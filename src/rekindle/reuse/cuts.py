@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Subset
+from torch.utils.data import IterableDataset, Subset
 
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.reuse.layers import Layer, is_compose, layers_of
@@ -147,7 +147,9 @@ class _OnFirst:
 
 
 def can_be_cut(dataset: Any) -> bool:
-    """Whether a data set that is not native has steps: a Compose as its transform."""
+    """Whether a data set that is not native has steps: a Compose as its transform. A stream is never cut."""
+    if isinstance(dataset, IterableDataset):
+        return False
     if isinstance(dataset, Subset):
         return can_be_cut(dataset.dataset)
     return is_compose(getattr(dataset, "transform", None))
