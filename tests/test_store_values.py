@@ -1,5 +1,6 @@
 """Cached values come back as what they were: same types, dtypes, shapes, bytes, order in memory."""
 
+import io
 import math
 from collections import OrderedDict, namedtuple
 from contextlib import suppress
@@ -234,6 +235,30 @@ def test_jpeg_makes_pictures_small_and_nearly_right(picture):
     assert difference.mean() < 3
     if isinstance(picture, torch.Tensor):
         assert found.stride() == picture.stride()
+
+
+def _opened_from_a_file():
+    file = io.BytesIO()
+    Image.fromarray(_photograph()).save(file, "JPEG", dpi=(72, 72), comment=b"by the sea")
+    return Image.open(file)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda image: image, lambda image: image.convert("RGB"), lambda image: image.resize((40, 50))],
+    ids=["as it is", "converted", "resized"],
+)
+def test_jpeg_makes_pictures_small_that_were_opened_from_files_and_keeps_what_they_know(read):
+    picture = read(_opened_from_a_file())
+    picture.info["no value"] = object()
+    packed = Jpeg(90).pack(picture)
+    assert packed.nbytes < 0.4 * np.asarray(picture).nbytes
+    found = Jpeg(90).unpack(packed.joined())
+    assert found.info == back(picture).info
+    assert found.info["comment"] == b"by the sea"
+    assert found.info["dpi"] == (72, 72)
+    assert type(found) is type(back(picture))
+    assert (found.mode, found.size) == ("RGB", picture.size)
 
 
 @pytest.mark.parametrize(

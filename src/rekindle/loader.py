@@ -293,7 +293,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._reuse.prepare()
         runner = start(self._work(base_seed))
         if isinstance(self.reuse, Echo) and self.reuse.after == "batch":
-            return EchoedBatches(runner, self.reuse.factor, self.reuse.shuffle, self.seed)
+            return EchoedBatches(runner, self.reuse.factor, self.reuse.buffer, self.seed)
         return runner
 
     def _give_orders(self, runner: Any, position: Position, base_seed: int, kept_seed: int | None) -> None:
@@ -381,7 +381,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             worker_init_fn=self.worker_init_fn,
             window=max(1, (self.prefetch_factor or 1) * self.num_workers),
             timeout=self.timeout,
-            in_order=self.in_order,
+            in_order=self.in_order or self._reuse.repeats_batches,
             seed=self.seed,
             base_seed=base_seed,
             bad_samples=self._bad_samples,

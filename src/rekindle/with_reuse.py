@@ -154,7 +154,7 @@ class Reuse:
         }  # fmt: skip
         asked = self.asked
         if isinstance(asked, Echo) and asked.after != "batch":
-            factor, buffer = asked.factor, asked.shuffle
+            factor, buffer = asked.factor, asked.buffer
             return lambda epoch: plan_echo(
                 size=len(dataset), epoch=epoch, factor=factor, buffer=buffer, **basic
             )
@@ -175,7 +175,7 @@ class Reuse:
             return None
         return partial(
             echo_plan, epoch=epoch, seed=self.seed, batch_size=batch_size, drop_last=drop_last,
-            factor=asked.factor, buffer=asked.shuffle,
+            factor=asked.factor, buffer=asked.buffer,
         )  # fmt: skip
 
     def refresh(self) -> Refresh | None:
@@ -240,7 +240,7 @@ class Reuse:
         said = "none"
         if isinstance(self.asked, Echo):
             said = (
-                f"Echo(factor={self.asked.factor}, after={self.asked.after!r}, shuffle={self.asked.shuffle})"
+                f"Echo(factor={self.asked.factor}, after={self.asked.after!r}, shuffle={self.asked.buffer})"
             )
         elif self.asked is not None:
             said = f"Refurbish(factor={self.asked.factor}, balance={self.asked.balance!r})"
@@ -281,10 +281,15 @@ class Reuse:
         asked = self.asked
         if isinstance(asked, Echo) and asked.after != "batch":
             anew = asked.after != "augment"
-            return EchoStream(self.dataset, asked.factor, asked.shuffle, self._final_transform, anew)
+            return EchoStream(self.dataset, asked.factor, asked.buffer, self._final_transform, anew)
         if self._final_transform is not None:
             return EchoStream(self.dataset, 1, 0, self._final_transform)
         return self.dataset
+
+    @property
+    def repeats_batches(self) -> bool:
+        """Whether whole batches come again: what repeats them counts them, so they must be made in order."""
+        return isinstance(self.asked, Echo) and self.asked.after == "batch"
 
     @property
     def store(self) -> Store | None:

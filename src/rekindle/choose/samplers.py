@@ -6,6 +6,7 @@ import copy
 import operator
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -100,9 +101,8 @@ class SamplerOrders:
         self, iterator: Iterator[Any], plan_of: Callable[[NDArray[np.int64]], EpochPlan]
     ) -> Iterator[Any]:
         """The batches of a plan, of all that is drawn."""
-        drawn = list(iterator)
-        _check_integers(drawn)
-        plan = self._plan = plan_of(np.array(drawn, dtype=np.int64))
+        drawn = np.array([_whole_number(index) for index in iterator], dtype=np.int64)
+        plan = self._plan = plan_of(drawn)
         for step in range(plan.steps):
             indices = plan.ids[plan.rows(step)].tolist()
             yield indices if self._batched else indices[0]
@@ -125,13 +125,18 @@ class SamplerOrders:
         iterator = self._begin()
         for drawn in islice(iterator, self._step):
             if self._recent is not None:
-                self._recent.extend(drawn if self._batched else [drawn])
+                self._recent.extend(self._indices(drawn))
         if self._step == 0 and not _same(now, generators_of(self._sampler, self._generator)):
             # Most samplers draw their order when they are asked for the first index: let that be now.
             iterator = chain(list(islice(iterator, 1)), iterator)
         # The global ones are not ours to move; those of the loader and the sampler go on from here.
         set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
         return iterator
+
+    def _indices(self, drawn: Any) -> list[Any]:
+        """What a batch consists of; in whole numbers, if they say what is kept of which sample."""
+        indices = list(drawn) if self._batched else [drawn]
+        return indices if self._refresh is None else [_whole_number(index) for index in indices]
 
     def _remember(self) -> None:
         state = self._sampler_state() if self._plan_of is None else self._first_state
@@ -166,7 +171,7 @@ class SamplerOrders:
             except StopIteration:
                 self._ended = True
                 return EndOfEpoch(self._epoch)
-            indices = list(drawn) if self._batched else [drawn]
+            indices = self._indices(drawn)
             step, seen = self._step, self._seen
             self._step += 1
             self._seen += len(indices)
@@ -175,8 +180,6 @@ class SamplerOrders:
             if self._recent is not None:
                 self._recent.extend(indices)
             if step not in self._without:
-                if self._refresh is not None:
-                    _check_integers(indices)
                 plain = all(type(index) is int for index in indices)
                 ids = _as_integers(indices, seen)
                 return BatchOrder(
@@ -204,13 +207,15 @@ def _stateful_part(sampler: Any) -> Any:
     return sampler if stateful else None
 
 
-def _check_integers(indices: list[Any]) -> None:
-    for index in indices:
-        if type(index) is not int:
-            raise ArgumentError(
-                f"reuse= needs a sampler that gives whole numbers; this one gave {index!r}. "
-                "A sample that is reused must be known by its index."
-            )
+def _whole_number(index: Any) -> int:
+    """An index as Python's integer, whichever kind of whole number it is."""
+    with suppress(TypeError):
+        if not isinstance(index, bool):
+            return operator.index(index)
+    raise ArgumentError(
+        f"reuse= needs a sampler that gives whole numbers; this one gave {index!r}. "
+        "A sample that is reused must be known by its index."
+    )
 
 
 def _as_integers(indices: list[Any], seen: int) -> NDArray[np.int64]:

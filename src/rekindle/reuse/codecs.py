@@ -129,7 +129,7 @@ def _picture(value: Any) -> tuple[str, NDArray[np.uint8] | None]:
         flat = value.permute(1, 2, 0)
         # As torchvision makes them from Pillow images, or as they lie in a batch.
         kind, pixels = ("tensor" if value.is_contiguous() else "channels_last"), flat.numpy()
-    elif type(value) is Image.Image and value.mode == "RGB" and not value.info:
+    elif isinstance(value, Image.Image) and value.mode == "RGB":
         kind, pixels = "image", np.asarray(value)
     if pixels is None or pixels.ndim != 3 or pixels.shape[2] != 3 or not min(pixels.shape[:2]) > 0:
         return kind, None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Subset
+from torch.utils.data import IterableDataset, Subset
 
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.reuse.layers import Layer, is_compose, layers_of
@@ -36,6 +36,11 @@ class NativeCut:
         self._encoded = place == BEFORE_DECODING
         self._first, self._rest = dataset.cut(max(place, 0))
         self.early: int = self._first.uniforms
+
+    @property
+    def read_from(self) -> Any:
+        """The data set that samples are read from."""
+        return self._dataset
 
     def partial(self, index: int, numbers: NDArray[np.float64]) -> Any:
         """What is kept of a sample, in memory of its own."""
@@ -72,6 +77,11 @@ class ForeignCut:
     def __init__(self, partial: Any, finish: Callable[[Any], Any] | None) -> None:
         self._partial, self._finish = partial, finish
 
+    @property
+    def read_from(self) -> Any:
+        """The data set that samples are read from: the one given, or a copy that has only the first steps."""
+        return self._partial.dataset if isinstance(self._partial, Finished) else self._partial
+
     def partial(self, index: Any) -> Any:
         """What is kept of a sample."""
         return self._partial[index]
@@ -85,10 +95,10 @@ class Finished:
     """A data set with a function applied to what it gives."""
 
     def __init__(self, dataset: Any, function: Callable[[Any], Any]) -> None:
-        self._dataset, self._function = dataset, function
+        self.dataset, self._function = dataset, function
 
     def __getitem__(self, index: Any) -> Any:
-        return self._function(self._dataset[index])
+        return self._function(self.dataset[index])
 
 
 Cut = NativeCut | ForeignCut
@@ -137,7 +147,9 @@ class _OnFirst:
 
 
 def can_be_cut(dataset: Any) -> bool:
-    """Whether a data set that is not native has steps: a Compose as its transform."""
+    """Whether a data set that is not native has steps: a Compose as its transform. A stream is never cut."""
+    if isinstance(dataset, IterableDataset):
+        return False
     if isinstance(dataset, Subset):
         return can_be_cut(dataset.dataset)
     return is_compose(getattr(dataset, "transform", None))

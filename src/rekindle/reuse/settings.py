@@ -10,6 +10,7 @@ from rekindle.errors import ArgumentError
 from rekindle.reuse.codecs import Jpeg
 
 AFTER = ("read", "decode", "augment", "batch")
+_SAMPLES, _BATCHES = 4096, 16  # in the buffer of echoes, where nothing is said
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Refurbish:
             the second of its layers) or its number among all layers. "auto" measures what each cut saves and
             takes the one that saves the most with `min_diversity`; the choice is logged and kept in the
             state. Given `final_transform=`, the cut is before that.
-        memory: Bytes of memory for the cache, shared by all workers; "auto" is a half of what is available.
+        memory: Bytes of memory for the cache, shared by all workers; "auto" is a half of what is available,
+            divided among the processes that torchrun has started on this machine.
         disk: A folder for what does not fit, or None. A later run with the same data, steps and seed finds
             it again.
         codec: How values are kept: "raw", "lz4", "zstd", "jpeg" or `Jpeg(quality)`.
@@ -76,24 +78,31 @@ class Echo:
             each repeat. For a data set that is not cut into steps, all but "batch" repeat what it gives,
             and `final_transform=` is done anew.
         shuffle: The buffer behind the stage: repeats are put off by up to this many places. In samples, or
-            in batches after "batch".
-        memory: Bytes of memory for what is kept; "auto" is a half of what is available.
+            in batches after "batch". None is 4096 samples, or 16 batches.
+        memory: Bytes of memory for what is kept; "auto" as in `Refurbish`.
 
     """
 
     factor: float = 2.0
     after: str = "decode"
-    shuffle: int = 4096
+    shuffle: int | None = None
     memory: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         _check_factor("Echo", self.factor)
         if not isinstance(self.after, str):
             raise ArgumentError(f"Echo: after is {self.after!r}. Give one of {AFTER}, or a step's name.")
-        if not (type(self.shuffle) is int and self.shuffle >= 0):
+        if not (self.shuffle is None or (type(self.shuffle) is int and self.shuffle >= 0)):
             raise ArgumentError(
-                f"Echo: shuffle is {self.shuffle!r}. Give the size of the buffer, 0 for none."
+                f"Echo: shuffle is {self.shuffle!r}. Give the size of the buffer, 0 for none, or None."
             )
+
+    @property
+    def buffer(self) -> int:
+        """How many places repeats are put off by at most: what was said, or what goes with the stage."""
+        if self.shuffle is not None:
+            return self.shuffle
+        return _BATCHES if self.after == "batch" else _SAMPLES
 
 
 def _check_factor(name: str, factor: Any) -> None:

@@ -66,9 +66,9 @@ class Peek:
 class Store:
     """A cache of `size` samples, in shared memory first and then on disk, shared by all workers of a loader.
 
-    `memory` bounds the values' bytes in memory ("auto": a half of what is available); the directory takes 33
-    bytes a sample beyond, and 32 more with a disk. All workers, threads and processes, forked or spawned with
-    the store among their arguments, see the same entries.
+    `memory` bounds the values' bytes in memory ("auto": a half of what is available, divided among the ranks
+    on this machine); the directory takes 33 bytes a sample beyond, and 32 more with a disk. All workers,
+    threads and processes, forked or spawned with the store among their arguments, see the same entries.
 
     With `disk`, a folder, what finds no room in memory goes there, at most `disk_limit` bytes. A later store
     with the same `fingerprint` (a text that names all that the values depend on: data, pipeline, seed, rank)
@@ -297,7 +297,13 @@ def memory_budget(memory: int | str) -> int:
     """How many bytes of values a store may hold in memory, given what the user said."""
     if memory == "auto":
         left = available_memory()
-        memory = _MEMORY_IF_UNKNOWN if left is None else left // _SHARE_OF_MEMORY
+        memory = (_MEMORY_IF_UNKNOWN if left is None else left // _SHARE_OF_MEMORY) // _ranks_here()
     if not isinstance(memory, int) or memory < 0:
         raise ArgumentError(f"memory={memory!r}: take a number of bytes, or 'auto'.")
     return -(-memory // os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _ranks_here() -> int:
+    """How many processes of this training share the memory of this machine, as torchrun tells each."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if told.isdecimal() else 1

@@ -100,7 +100,7 @@ def _worked_out(spec: list[Any]) -> list[Any]:
         return [kind, *([_worked_out(part) for part in parts] for parts in rest)]
     if kind == "named":
         return [*spec[:-1], [_worked_out(part) for part in rest[-1]]]
-    if kind in ("wrapped", "image"):
+    if kind in ("wrapped", "image") or (kind == "picture" and len(rest) == 3):
         return [*spec[:-1], _worked_out(rest[-1])]
     return spec
 
@@ -116,7 +116,9 @@ def _describe(value: Any, parts: list[NDArray[np.uint8]], shrink: Shrink | None)
     shrunk = None if shrink is None else shrink(value)
     if shrunk is not None:
         how, content = shrunk
-        return ["picture", how, _bytes(content, parts)]
+        picture = ["picture", how, _bytes(content, parts)]
+        has_info = isinstance(value, Image.Image) and value.info
+        return [*picture, _info(value, parts)] if has_info else picture
     kind = type(value)
     if kind in _LEAVES:
         return _LEAVES[kind](value, parts)
@@ -249,6 +251,11 @@ def _image(value: Image.Image, parts: list[NDArray[np.uint8]]) -> list[Any]:
     palette = None
     if value.palette is not None:
         palette = [value.palette.mode, _bytes(bytes(value.palette.getdata()[1]), parts)]
+    return ["image", value.mode, value.size, size, palette, _info(value, parts)]
+
+
+def _info(value: Image.Image, parts: list[NDArray[np.uint8]]) -> list[Any]:
+    """What is known about a Pillow image, as far as that can be stored."""
     info = {}
     for name, about in value.info.items():
         try:
@@ -256,7 +263,7 @@ def _image(value: Image.Image, parts: list[NDArray[np.uint8]]) -> list[Any]:
         except UnknownTypeError:
             continue
         info[name] = about
-    return ["image", value.mode, value.size, size, palette, _describe(info, parts, None)]
+    return _describe(info, parts, None)
 
 
 def _find_class(module: str, name: str) -> Any:
@@ -367,10 +374,13 @@ class _Reader:
         image.info = self.value(info)
         return image
 
-    def _picture(self, how: list[Any], nbytes: int) -> Any:
+    def _picture(self, how: list[Any], nbytes: int, info: list[Any] | None = None) -> Any:
         if self._restore is None:
             raise ValueError("a picture without a codec")
-        return self._restore(how, self._take(nbytes))
+        picture = self._restore(how, self._take(nbytes))
+        if info is not None:
+            picture.info = self.value(info)
+        return picture
 
     def _tuple(self, specs: list[Any]) -> tuple[Any, ...]:
         return tuple(self.value(spec) for spec in specs)

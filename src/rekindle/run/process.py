@@ -128,7 +128,7 @@ def _introduce(job: Job, number: int, base_seed: int) -> None:
     """Seed the generators and set `get_worker_info()` as torch's own worker does when it starts."""
     seed_like_torch(base_seed, number)
     _utils.worker._worker_info = NoticingWorkerInfo(
-        id=number, num_workers=job.workers, seed=base_seed + number, dataset=job.dataset
+        id=number, num_workers=job.workers, seed=base_seed + number, dataset=job.read_from
     )
 
 

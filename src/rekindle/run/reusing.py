@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rekindle import keys
@@ -69,7 +70,7 @@ class ReusingLoader(SampleLoader):
             if store is not None and quiet:
                 found = store.peek(ids[row], generations[row])
                 if found is not None:
-                    image = cut.finish(index, found.value, late[row], out)
+                    image = cut.finish(index, _safe(found.value), late[row], out)
                     if found.still_there():
                         return label if into is not None else (image, label)
             make = lambda: cut.partial(index, early[row])  # noqa: E731
@@ -114,6 +115,11 @@ def sample_loader(dataset: Any, reused: Reused | None, **settings: Any) -> Sampl
     if reused is None:
         return SampleLoader(dataset, **settings)
     return ReusingLoader(dataset, reused, **settings)
+
+
+def _safe(kept: Any) -> Any:
+    """What steps may work on while it lies in the cache: those on tensors may write to them (`inplace`)."""
+    return kept.clone() if isinstance(kept, torch.Tensor) else kept
 
 
 def _listed(numbers: Sequence[int] | NDArray[np.int64]) -> list[int]:

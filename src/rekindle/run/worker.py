@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.reuse.echo_stream import take
+from rekindle.reuse.echo_stream import EchoStream, take
 from rekindle.reuse.reused import Reused
 from rekindle.run import codec, layout
 from rekindle.run.failure import Failure
@@ -63,6 +63,13 @@ class Job:
     def together(self) -> bool:
         """Whether the data set has a way of its own to load a whole batch."""
         return self.reused is None and bool(getattr(self.dataset, "__getitems__", None))
+
+    @property
+    def read_from(self) -> Any:
+        """The data set that samples are read from in the end: what `get_worker_info().dataset` is."""
+        if isinstance(self.dataset, EchoStream):
+            return self.dataset.dataset
+        return self.dataset if self.reused is None else self.reused.cut.read_from
 
     @property
     def draws(self) -> bool:
