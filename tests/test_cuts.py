@@ -99,6 +99,17 @@ def test_an_echo_after_a_step_is_after_all_of_it() -> None:
     assert {step: end_of(layers, step) for step in ends} == ends
 
 
+def test_a_step_that_writes_in_place_has_no_more_outcomes_for_that() -> None:
+    def flip(image: Any) -> Any:
+        image *= 1 if torch.rand(()) < 0.5 else -1
+        return image
+
+    data = Pictures(V.Compose([V.CenterCrop(32), V.ToTensor(), flip]), as_usual)
+    loader = rk.DataLoader(data, 4, shuffle=True, seed=1, reuse=rk.Echo(2, after="ToTensor"))
+    list(loader)
+    assert 1 < loader.report().reuse.expected.standard < 2.1
+
+
 # What a cache on disk was made from.
 
 

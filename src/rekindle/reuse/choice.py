@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,8 +100,13 @@ def known_outcomes(layers: Sequence[Layer], cut_at: Callable[[int], Cut], index:
             outcomes.append(layer.diversity)
             continue
         image = _image(_partial(cut_at(place), index))
-        outcomes.append(estimated(lambda image=image, step=layer.step: step(image)))  # type: ignore[misc]
+        outcomes.append(estimated(partial(_once, layer.step, image)))
     return outcomes
+
+
+def _once(step: Callable[[Any], Any], image: Any) -> Any:
+    """What a step makes of an image, which stays as it is even if the step writes in place."""
+    return step(copy.deepcopy(image))
 
 
 def _measured(
