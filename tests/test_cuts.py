@@ -176,6 +176,7 @@ def test_packed_files_that_were_made_anew_are_noticed(tmp_path: Path, ending: st
     again = load(tmp_path / "cache")
     values(again)
     assert again.report().reuse.store.hits > 0, "the cache is not used at all, so this shows nothing"
+    del again  # and its lock on the folder
     other = pack(tmp_path / f"other.{ending}", encoded(3))
     if path.is_dir():
         (path / "data.mdb").write_bytes((other / "data.mdb").read_bytes())
