@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,7 @@ def main_process(tmp_path, method, then, executor="processes"):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # A shell's background ignores it.
     )
     try:
         yield process, mark
