@@ -12,8 +12,9 @@ allows. Cold: the files are dropped from the page cache before.
 Through the loader: batches of 64 encoded images with 2 workers, against webdataset's pipeline (4 shards,
 shuffle buffer of 1,000) in torch's loader. Then the image path (decode, RandomResizedCrop 224, flip,
 normalise) with 2 threads, from files, from HDF5, and from copies of 400 pixels, half of them raw (`pipelines`
-has more operations); these take turns of an epoch in one process, of which the median counts. Last, an index
-of 10,000,000 samples is opened.
+has more operations); these take turns of an epoch in one process, of which the median counts. As a loader's
+rate swings by more than a few per cent, they also take turns with every sample, in one thread, without a
+loader. Last, an index of 10,000,000 samples is opened.
 
     python -m benchmarks packed --data ../shared/data/imagenet-sample.tar
 
@@ -206,6 +207,28 @@ def measure_images(packs: dict[str, str]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
+def measure_samples(packs: dict[str, str]) -> dict[str, float]:
+    """The same by one thread without a loader: each sample from each in turn, the least of some times."""
+    import rekindle as rk
+
+    T = rk.transforms  # noqa: N806
+    steps = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+    datasets = {name: rk.open(path, transform=steps) for name, path in packs.items()}
+    count, uniforms = len(datasets["files"]), datasets["files"].uniforms or 0
+    draw, out = np.random.default_rng(0), np.empty((3, 224, 224), dtype=np.float32)
+    numbers = draw.random((count, uniforms))
+    least = {name: np.full(count, np.inf) for name in datasets}
+    order = list(datasets)
+    for _ in range(IMAGE_TURNS):
+        for index in draw.permutation(count).tolist():
+            for name in order:
+                start = time.perf_counter()
+                datasets[name].write(index, numbers[index], out)
+                least[name][index] = min(least[name][index], time.perf_counter() - start)
+            order.append(order.pop(0))
+    return {name: count / float(times.sum()) for name, times in least.items()}
+
+
 def _epoch_rate(batches: Iterable[Any]) -> float:
     done, start = 0, time.perf_counter()
     for batch in batches:
@@ -325,10 +348,13 @@ def _loaders(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
 
 def _images(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
     contenders = {name: packs[name] for name in ("files", "h5", "tar", "smaller", "half raw")}
-    measured = [in_fresh_process(measure_images, packs=contenders) for _ in range(rounds)]
-    rates = {name: [one[name] for one in measured] for name in contenders}
     bars = {"h5": [Bar("≥", 1.0)], "half raw": [Bar("≥", 1.8)]}
-    return [compare(f"{what}; the image path, {WORKERS} threads", "samples/s", rates, bars)]
+    found = []
+    for how, function in ((f"{WORKERS} threads", measure_images), ("a sample at a time", measure_samples)):
+        measured = [in_fresh_process(function, packs=contenders) for _ in range(rounds)]
+        rates = {name: [one[name] for one in measured] for name in contenders}
+        found.append(compare(f"{what}; the image path, {how}", "samples/s", rates, bars))
+    return found
 
 
 def _opening(path: str, rounds: int) -> list[Comparison]:
