@@ -185,15 +185,20 @@ def measure_loader(contender: str, path: str) -> float:
     return statistics.median(_epoch_rate(batches) for _ in range(3))
 
 
+def _steps() -> list[Any]:
+    import rekindle as rk
+
+    T = rk.transforms  # noqa: N806
+    return [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+
+
 def measure_images(packs: dict[str, str]) -> dict[str, float]:
     """Samples a second of the whole image path: loaders side by side, which take turns of an epoch."""
     import rekindle as rk
 
-    T = rk.transforms  # noqa: N806
-    steps = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
     settings = {"batch_size": BATCH_SIZE, "shuffle": True, "num_workers": WORKERS, "seed": 0}
     loaders = {
-        name: rk.DataLoader(rk.open(path, transform=steps), **settings) for name, path in packs.items()
+        name: rk.DataLoader(rk.open(path, transform=_steps()), **settings) for name, path in packs.items()
     }
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     order = list(loaders)
@@ -211,9 +216,7 @@ def measure_samples(packs: dict[str, str]) -> dict[str, float]:
     """The same by one thread without a loader: each sample from each in turn, the least of some times."""
     import rekindle as rk
 
-    T = rk.transforms  # noqa: N806
-    steps = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
-    datasets = {name: rk.open(path, transform=steps) for name, path in packs.items()}
+    datasets = {name: rk.open(path, transform=_steps()) for name, path in packs.items()}
     count, uniforms = len(datasets["files"]), datasets["files"].uniforms or 0
     draw, out = np.random.default_rng(0), np.empty((3, 224, 224), dtype=np.float32)
     numbers = draw.random((count, uniforms))

@@ -5,12 +5,10 @@ import random
 from itertools import islice
 
 import numpy as np
-import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 import rekindle as rk
-from same import digest
 
 STEPS = 6  # of an epoch of 22 samples in batches of 4
 
@@ -145,35 +143,3 @@ class Stream(IterableDataset):
         for value in range(31):
             if (value // 4) % workers == number:
                 yield value, random.random() + float(np.random.random_sample()) + float(torch.rand(()))
-
-
-@pytest.mark.parametrize(("saved_with", "loaded_with"), [(0, 0), (0, 1), (1, 0), (2, 2), (3, 3)])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_a_stream_resumes_after_any_number_of_batches(saved_with, loaded_with, drop_last):
-    def make(workers):
-        return rk.DataLoader(Stream(), 3, num_workers=workers, drop_last=drop_last, seed=3)
-
-    loader = make(saved_with)
-    states, batches = [], []
-    for batch in loader:
-        batches.append(batch)
-        states.append(through_a_file(loader.state_dict()))
-    second = list(loader)
-    assert digest(second) != digest(batches)
-    for k in sorted({1, 2, len(batches) // 2, len(batches) - 1, len(batches)}):
-        resumed = make(loaded_with)
-        resumed.load_state_dict(states[k - 1])
-        assert digest(list(resumed)) == digest(batches[k:]), f"after {k} batches"
-        assert digest(list(resumed)) == digest(second), f"the epoch after {k} batches"
-
-
-def test_a_stream_in_batch_size_none_resumes():
-    def make():
-        return rk.DataLoader(Stream(), batch_size=None, num_workers=2, seed=3)
-
-    loader = make()
-    iterator = iter(loader)
-    list(islice(iterator, 7))
-    resumed = make()
-    resumed.load_state_dict(loader.state_dict())
-    assert digest(list(resumed)) == digest(list(iterator))

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,11 @@ def test_every_public_class_and_function_is_documented(name):
             if not (own or "").strip() or own.startswith(f"{attribute}("):
                 bare.append(attribute)
     assert not bare, f"without a docstring in {name}: {bare}"
+
+
+def test_every_test_is_in_a_file_that_is_collected():
+    here = Path(__file__).parent
+    helpers = [path for path in here.rglob("*.py") if not path.name.startswith("test_")]
+    lost = [path.name for path in helpers if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
+    assert helpers
+    assert not lost

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, get_worker_info
 
 import rekindle as rk
+from mortal import noisy_collate
 from resumable import STEPS, Counted, Draws, Stream, indices_of, shuffled, through_a_file
 from same import digest
 
@@ -262,8 +263,36 @@ def test_with_in_order_false_every_sample_comes_once_before_or_after(sampler):
 # Iterable data sets.
 
 
-def noisy_collate(samples):
-    return torch.tensor([value for value, _ in samples]), torch.rand(2)
+@pytest.mark.parametrize(("saved_with", "loaded_with"), [(0, 0), (0, 1), (1, 0), (2, 2), (3, 3)])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_stream_resumes_after_any_number_of_batches(saved_with, loaded_with, drop_last):
+    def make(workers):
+        return rk.DataLoader(Stream(), 3, num_workers=workers, drop_last=drop_last, seed=3)
+
+    loader = make(saved_with)
+    states, batches = [], []
+    for batch in loader:
+        batches.append(batch)
+        states.append(through_a_file(loader.state_dict()))
+    second = list(loader)
+    assert digest(second) != digest(batches)
+    for k in sorted({1, 2, len(batches) // 2, len(batches) - 1, len(batches)}):
+        resumed = make(loaded_with)
+        resumed.load_state_dict(states[k - 1])
+        assert digest(list(resumed)) == digest(batches[k:]), f"after {k} batches"
+        assert digest(list(resumed)) == digest(second), f"the epoch after {k} batches"
+
+
+def test_a_stream_in_batch_size_none_resumes():
+    def make():
+        return rk.DataLoader(Stream(), batch_size=None, num_workers=2, seed=3)
+
+    loader = make()
+    iterator = iter(loader)
+    list(islice(iterator, 7))
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert digest(list(resumed)) == digest(list(iterator))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

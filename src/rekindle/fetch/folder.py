@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.errors import DataError
-from rekindle.fetch.labels import LABEL_FILES, Labels, read_labels, taken_as_numbers
+from rekindle.fetch.labels import LABEL_FILES, Labels, numbered, read_labels
 from rekindle.fetch.listing import Listing, Names, check_folder, list_files
 
 # As torchvision's ImageFolder has them.
@@ -192,12 +192,7 @@ def from_labels(
             f"{str(root)!r} holds no images, that is no files that end in {', '.join(extensions)}."
         )
     _check_complete(root, names, labels)
-    given = [labels[name] for name in names]
-    if all(isinstance(label, int) for label in given):
-        return taken_as_numbers([int(label) for label in given], str(root))
-    classes = sorted({str(label) for label in given})
-    number_of = {name: number for number, name in enumerate(classes)}
-    return classes, np.array([number_of[str(label)] for label in given], dtype=np.int64)
+    return numbered([labels[name] for name in names], str(root))
 
 
 def _check_complete(root: str | Path, names: list[str], labels: Labels) -> None:

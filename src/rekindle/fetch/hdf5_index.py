@@ -28,8 +28,8 @@ from rekindle.fetch import hdf5_child
 from rekindle.fetch.byte_files import ByteFile
 from rekindle.fetch.decodings import ChunkedArray
 from rekindle.fetch.hdf5_heap import REFERENCE, heap_ranges
+from rekindle.fetch.labels import numbered
 from rekindle.fetch.listing import Names
-from rekindle.fetch.packed import numbered
 from rekindle.fetch.record_index import (
     BYTES,
     CHUNK,

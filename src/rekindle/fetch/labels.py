@@ -87,12 +87,17 @@ def _from_json(path: Path, text: str) -> list[tuple[str, int | str]]:
     return [(name, label) for name, label in pairs]
 
 
-def taken_as_numbers(labels: Sequence[int], where: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Classes and their numbers, of labels that are these numbers already."""
-    least = min(labels, default=0)
-    if least < 0:
-        raise DataError(f"{where!r}: a label is negative, {least}. Number classes from 0.")
-    return names_of_numbers(max(labels, default=-1), where), np.array(labels, dtype=np.int64)
+def numbered(labels: Sequence[int | str], where: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Classes and their numbers: whole numbers are taken as they are, names numbered in sorted order."""
+    if all(isinstance(label, int) for label in labels):
+        numbers = [int(label) for label in labels]
+        least = min(numbers, default=0)
+        if least < 0:
+            raise DataError(f"{where!r}: a label is negative, {least}. Number classes from 0.")
+        return names_of_numbers(max(numbers, default=-1), where), np.array(numbers, dtype=np.int64)
+    classes = sorted({str(label) for label in labels})
+    number_of = {name: number for number, name in enumerate(classes)}
+    return classes, np.array([number_of[str(label)] for label in labels], dtype=np.int64)
 
 
 def names_of_numbers(most: int, where: str) -> list[str]:

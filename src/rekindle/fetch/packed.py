@@ -16,7 +16,7 @@ from rekindle.errors import ArgumentError, DataError, FormatError
 from rekindle.fetch.byte_files import ByteFile
 from rekindle.fetch.decodings import Decode, decoder
 from rekindle.fetch.index_file import BLOCK, IndexFile, places, read_index, write_index
-from rekindle.fetch.labels import Labels, names_of_numbers, taken_as_numbers
+from rekindle.fetch.labels import Labels, names_of_numbers, numbered
 from rekindle.fetch.progress import progress
 from rekindle.fetch.record_index import ROW, RecordIndex
 from rekindle.fetch.source import Stored
@@ -290,12 +290,3 @@ def _relabelled(packed: Packed, labels: Labels) -> tuple[list[str], NDArray[np.i
             f"{missing[0]!r}."
         )
     return numbered([labels[key] for key in keys], str(packed.root))
-
-
-def numbered(labels: Sequence[int | str], where: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Classes and their numbers: whole numbers are taken as they are, names numbered in sorted order."""
-    if all(isinstance(label, int) for label in labels):
-        return taken_as_numbers([int(label) for label in labels], where)
-    classes = sorted({str(label) for label in labels})
-    number_of = {name: number for number, name in enumerate(classes)}
-    return classes, np.array([number_of[str(label)] for label in labels], dtype=np.int64)

@@ -16,8 +16,8 @@ import numpy as np
 
 from rekindle.errors import FormatError
 from rekindle.fetch.byte_files import ByteFile
+from rekindle.fetch.labels import numbered
 from rekindle.fetch.listing import Names
-from rekindle.fetch.packed import numbered
 from rekindle.fetch.record_index import MOST_BYTES, NO_LABEL, RecordIndex, make_rows
 
 BLOCK = 512
