@@ -207,6 +207,19 @@ def test_what_is_changed_between_epochs_is_not_taken_from_disk(tmp_path: Path) -
         ]
 
 
+def test_going_back_to_a_state_finds_the_same_cache_on_disk(tmp_path: Path) -> None:
+    data = Pictures(steps(), as_usual)
+    reuse = rk.Refurbish(3, split=1, memory=0, disk=tmp_path)
+    loader = rk.DataLoader(data, 4, shuffle=True, seed=1, reuse=reuse)
+    start = loader.state_dict()
+    list(loader)
+    folders = sorted(tmp_path.iterdir())
+    loader.load_state_dict(start)
+    list(loader)
+    assert sorted(tmp_path.iterdir()) == folders
+    assert loader.report().reuse.store.hits > 0
+
+
 def test_another_transform_between_epochs_is_seen(tmp_path: Path) -> None:
     data = Pictures(steps(), as_usual)
     loader = rk.DataLoader(

@@ -54,7 +54,7 @@ class Reuse:
         self._final_transform, self._memory = final_transform, memory
         self.reused: Reused | None = None
         self._looked_like: object = None
-        self._made_with: set[str] = set()  # the caches on disk of this run
+        self._changed = ""  # set apart a cache on disk of a data set that was changed within this run
         self._refresh: Refresh | None = None
         self._shared_refresh: Refresh | None = None
         self._costs: NDArray[np.float32] | None = None
@@ -69,10 +69,12 @@ class Reuse:
         if nothing_to_do or isinstance(self.dataset, IterableDataset):
             return
         looks_like = fingerprint(self.dataset)
-        if self.reused is None or looks_like != self._looked_like:
+        is_another = self._looked_like not in (None, looks_like)
+        if self.reused is None or is_another:
             self.close()
-            if self._looked_like is not None:
+            if is_another:
                 self._cutting.look()
+                self._changed = os.urandom(8).hex()  # What has changed may not be seen in another run.
             self._looked_like = looks_like
             self.reused = self._made()
 
@@ -100,10 +102,7 @@ class Reuse:
     def _fingerprint(self, asked: Refurbish) -> str:
         """What a cache on disk must have been made with to be of use."""
         steps = self._cutting.first_steps()
-        made_with = f"{data_fingerprint(self._given)} {steps} {self.seed} {asked.codec}"
-        if made_with in self._made_with:  # It was changed in a way that cannot be told from outside this run.
-            made_with += os.urandom(8).hex()
-        self._made_with.add(made_with)
+        made_with = f"{data_fingerprint(self._given)} {steps} {self.seed} {asked.codec} {self._changed}"
         return hashlib.blake2b(made_with.encode(), digest_size=16).hexdigest()
 
     def _admit(self, store: Store, cut: Cut) -> None:
