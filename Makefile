@@ -4,7 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+# Tests run side by side, a process a core; those that cannot share the machine follow alone.
+PYTEST := $(BIN)/python -m pytest
+BESIDE := --numprocesses logical --maxprocesses 4 --dist loadfile
+
+.PHONY: demo test test-slow lint lint-workflows hooks docs bench release-check clean
 .DEFAULT_GOAL := test
 
 # torch first, pinned, so that nothing else can pull in another build of it.
@@ -13,30 +17,52 @@ $(VENV)/.torch: constraints.txt
 	$(PIP) torch==2.13.0
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[demo]'
+$(VENV)/.rekindle: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.rekindle
 	$(BIN)/python demo/train.py $(if $(DATA),--data '$(DATA)')
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) $(BESIDE) -m 'not slow and not alone'
+	$(PYTEST) -m 'alone and not slow'
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST) $(BESIDE) -m 'not alone'
+	$(PYTEST) -m alone
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev lint-workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build/html
+	@echo docs/_build/html/index.html
+
+lint-workflows: $(VENV)/.dev
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
+		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/zizmor --offline --quiet .github
+	$(BIN)/pre-commit validate-config
+
+hooks: $(VENV)/.dev
+	$(BIN)/pre-commit install
+
+# DIST=folder keeps what was built.
+release-check: $(VENV)/.dev
+	.ci/check_release $(if $(DIST),'$(DIST)')
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(if $(DATA),--data '$(DATA)')
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build docs/reference

@@ -4,6 +4,6 @@
     python -m benchmarks pil_pipeline memory        # some
     python -m benchmarks pil_pipeline --data images.tar
 
-Each program's docstring holds its question, the method and how to read the result. Rekindle and its
-peer take turns in one run, so a busy machine slows both; what counts is the ratio.
+Each program's docstring holds its question, the method and how to read the result. Rekindle and its peer
+alternate in one run, so a busy machine slows both; what counts is the ratio.
 """

@@ -1,4 +1,4 @@
-"""Lets contenders take turns, so that whatever slows the machine slows them alike."""
+"""Runs contenders alternately, so that whatever slows the machine slows them alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Measured = TypeVar("Measured")
 def alternate(contenders: Mapping[str, Callable[[], Measured]], rounds: int) -> dict[str, list[Measured]]:
     """What each contender's function returned in each round, after one round that does not count.
 
-    Every other round goes in the opposite order: none always follows the same neighbour.
+    Every other round runs in reverse order, so that none always follows the same contender.
     """
     found: dict[str, list[Measured]] = {name: [] for name in contenders}
     order = list(contenders)
@@ -24,7 +24,7 @@ def alternate(contenders: Mapping[str, Callable[[], Measured]], rounds: int) -> 
             for name in order:
                 turn = f"round {number} of {rounds}" if number else "warming up"
                 status.update(f"{name}: {turn}")
-                gc.collect()  # the last contender's leavings are not this one's to clear
+                gc.collect()  # so that no contender collects another's garbage
                 value = contenders[name]()
                 if number:
                     found[name].append(value)

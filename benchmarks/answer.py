@@ -20,7 +20,7 @@ class Bar:
     sign: str
     limit: float
     unit: str = "×"  # a value's own unit otherwise
-    aim: bool = False  # hoped for rather than promised
+    aim: bool = False  # a goal rather than a promise
 
     def __str__(self) -> str:
         limit = f"{self.limit:g}×" if self.unit == "×" else show(self.limit, self.unit)
@@ -69,33 +69,46 @@ def compare(
 ) -> Comparison:
     """The contenders' values of each round, with medians, ratios to the first one, and verdicts."""
     peer, *_ = found
-    rows = []
-    for name, values in found.items():
-        median = statistics.median(values)
-        alone = name == peer  # whose value may be 0
-        ratios = [1.0 if alone else a / b for a, b in zip(values, found[peer], strict=True)]
-        ratio = 1.0 if alone else median / statistics.median(found[peer])
-        row = Row(
-            contender=name,
-            values=[float(value) for value in values],
-            median=median,
-            ratio=None if alone else ratio,
-            ratio_low=None if alone else min(ratios),
-            ratio_high=None if alone else max(ratios),
-            bars=[str(bar) for bar in bars.get(name, ())],
-            holds=[
-                bar.holds(ratio, ratios) if bar.unit == "×" else bar.holds(median, values)
-                for bar in bars.get(name, ())
-            ],
-        )
-        rows.append(row)
+    rows = [
+        _row(name, values, None if name == peer else found[peer], bars.get(name, ()))
+        for name, values in found.items()
+    ]
     return Comparison(title, unit, rows)
+
+
+def list_values(
+    title: str,
+    unit: str,
+    found: Mapping[str, Sequence[float]],
+    bars: Mapping[str, Sequence[Bar]],
+) -> Comparison:
+    """The values of each round of things that are not compared with each other, with verdicts."""
+    return Comparison(
+        title, unit, [_row(name, values, None, bars.get(name, ())) for name, values in found.items()]
+    )
+
+
+def _row(name: str, values: Sequence[float], peer: Sequence[float] | None, bars: Sequence[Bar]) -> Row:
+    median = statistics.median(values)
+    # Without a peer the values may be 0.
+    ratios = [1.0] if peer is None else [a / b for a, b in zip(values, peer, strict=True)]
+    ratio = 1.0 if peer is None else median / statistics.median(peer)
+    return Row(
+        contender=name,
+        values=[float(value) for value in values],
+        median=median,
+        ratio=None if peer is None else ratio,
+        ratio_low=None if peer is None else min(ratios),
+        ratio_high=None if peer is None else max(ratios),
+        bars=[str(bar) for bar in bars],
+        holds=[bar.holds(ratio, ratios) if bar.unit == "×" else bar.holds(median, values) for bar in bars],
+    )
 
 
 def table(comparison: Mapping[str, Any]) -> Table:
     """Medians, ratios and bars of a comparison that `dataclasses.asdict` has made plain data."""
     rows, unit = comparison["rows"], comparison["unit"]
-    with_ratios = len(rows) > 1
+    with_ratios = any(row["ratio"] is not None for row in rows)
     ratio_headings = ("ratio", "min–max") if with_ratios else ()
     out = Table(box=SIMPLE_HEAD)
     out.add_column("contender")

@@ -1,22 +1,21 @@
-"""Whether refurbishing keeps the work even.
+"""Balanced batches with refurbishing.
 
-Question: Does every batch take the same work, though some samples are cached and others made anew?
+Question: Does every batch take the same work, though some samples are cached and others recomputed?
 
-Method: photographs, RandomResizedCrop(224), RandAugment(2, 9), flip, normalise, batched by 64;
-Refurbish(factor=3), cut between the layers. The spread is the coefficient of variation of the CPU time of a
-batch over three epochs, made in the training loop's own thread, with the misses of every batch balanced by
-predicted cost, by number, or as they fall (`balance=None`). Processors change their pace, so each time is
+Method: photographs, RandomResizedCrop(224), RandAugment(2, 9), flip, normalise, batches of 64;
+Refurbish(factor=3), split between the two layers. The spread is the coefficient of variation of the CPU time
+of a batch over three epochs, computed in the training loop's own thread, with the cache misses of every batch
+balanced by predicted cost, by number, or not at all (`balance=None`). Clock rates vary, so each time is
 divided by that of decoding one photograph just before and after; of each batch, the least of five runs with
 the same seed counts. For the waiting, a simulated accelerator sleeps 1.1 times the mean time of a batch, and
-two workers are 4 or 2 batches ahead (prefetch_factor 2 and 1). The loaders live side by side in one process
-and take turns of three epochs; the time of a batch is measured anew in every turn, and the median of six
-turns counts.
+two workers are 4 or 2 batches ahead (prefetch_factor 2 and 1). The loaders share one process and alternate
+every three epochs; the time of a batch is measured in every turn, and the median of six turns counts.
 
-    python -m benchmarks balance --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks balance --data images.tar
 
 Reading: spread and waiting, less is better. The bars: at most half the spread; the accelerator waits ≤ 5 % of
-the epoch, and less than with misses as they fall. What it waits at least is the time in which a batch is
-handed over, about a millisecond; 4 batches ahead leave little else.
+the epoch, and less than without balancing. It waits at least for as long as yielding a batch takes, about a
+millisecond; with 4 batches ahead, hardly longer.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from benchmarks.peers import BATCH_SIZE, WORKERS
 from benchmarks.photographs import described, photographs
 from benchmarks.reuse import EPOCHS, FACTOR, rekindle_loader
 
-BALANCES = {"as they fall": None, "misses": "misses", "cost": "cost"}
+BALANCES = {"unbalanced": None, "misses": "misses", "cost": "cost"}
 SAME_RUNS = 5
 TURNS = 6
 

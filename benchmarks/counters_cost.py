@@ -2,7 +2,7 @@
 
 Question: What do the loader's counters, which are always on, cost?
 
-Method: a difference of less than 1 % drowns in the noise of a throughput, so it is counted, not
+Method: a difference of less than 1 % is lost in the noise of a throughput, so the cost is counted, not
 subtracted. In a run of its own, every reading of the clock and every addition to a counter is
 counted, in all processes. Their number for each batch times what one takes (measured in a loop)
 is the counters' time. It is divided by the time of a batch, measured in runs without the counting.
@@ -67,7 +67,7 @@ def counted_a_batch(case: str) -> tuple[float, float]:
     clock, additions = multiprocessing.Value("q"), multiprocessing.Value("q")
     # Before Rekindle is imported, so that it takes the counting clock whichever way it imports it.
     time.perf_counter = _counting(time.perf_counter, clock)
-    from rekindle.counters import Stage
+    from rekindle.core.counters import Stage
 
     Stage.add = _counting(Stage.add, additions)  # type: ignore[method-assign]
     _, batches = _run_an_epoch(case)
@@ -85,7 +85,7 @@ def _counting(function: Callable[..., Any], total: Any) -> Callable[..., Any]:
 
 def _seconds_of_one_each() -> tuple[float, float]:
     """What reading the clock and adding to a counter take at best, with the call."""
-    from rekindle.counters import Stage
+    from rekindle.core.counters import Stage
 
     calls, names = 20_000, {"clock": time.perf_counter, "stage": Stage()}
     reading = timeit.repeat("clock()", number=calls, repeat=10, globals=names)

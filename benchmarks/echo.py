@@ -31,7 +31,7 @@ FACTORS = (1, 1.5, 2, 3, 4)
 
 
 class SlowSource(Dataset[torch.Tensor]):
-    """Samples that take their time."""
+    """Samples that take a while to read."""
 
     def __len__(self) -> int:
         return BATCH_SIZE * BATCHES

@@ -1,4 +1,4 @@
-"""Measures how fast a loader gets through an epoch when nobody holds it up."""
+"""Measures the throughput of a loader over an epoch whose batches are not used."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The cost of feedback and of choosing samples.
 
-Question: What part of a training step does `importance=` cost, all told?
+Question: What share of a training step does `importance=` cost in all?
 
 Method: a small CNN (a step of a few milliseconds: any real one takes longer) on 28×28 images in memory, one
-thread. In one loop, the step, `loader.feedback` and, at the epoch's end, taking in the feedback and planning
-the next one are timed each by itself: medians of 200 steps; of the two plannings the longer, divided by the
-number of steps of an epoch.
+thread. In one loop, the step, `loader.feedback` and, at the end of an epoch, processing the feedback and
+planning the next epoch are timed separately: medians of 200 steps; of the two plannings the longer, divided
+by the number of steps of an epoch.
 
     python -m benchmarks feedback_cost
 
@@ -52,7 +52,7 @@ def _share(kind: str) -> float:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     method = rk.Buckets(warmup=1, rate=0.0)
     loader = rk.DataLoader(TensorDataset(images, labels), BATCH_SIZE, shuffle=True, seed=0, importance=method)
-    adaptive: Any = loader._adaptive
+    adaptive: Any = loader._importance
     step_seconds, feedback_seconds, choosing_seconds = [], [], []
     planned = adaptive.choose
 

@@ -2,7 +2,7 @@
 
 Question: How long does a training wait for its first batch, and between two epochs?
 
-Method: a data set whose samples take 2 ms each, asleep (as a read from a slow disk is, so that the
+Method: a dataset whose samples take 2 ms each, asleep (as a read from a slow disk is, so that the
 processor's other users matter little), batched by 16, by 2 workers of each loader; a training step
 that takes 50 ms, asleep (as one on an accelerator is). Loading a batch takes less than a step, so
 a loader can be ahead. Each round makes a new loader and trains 3 epochs of 8 batches. "First batch"

@@ -4,7 +4,7 @@ Question: How much training time does each way of choosing samples save, and wha
 
 Method: a small CNN is trained with each method and several seeds, on the same data, for the same number of
 epochs, with a learning rate that follows the part of the training that is done (so it does not depend on the
-number of steps), with one thread of torch. RS2 gets the budget that BS-random took with the same seed. The
+number of steps), with one thread of torch. RS2 gets the budget that Buckets took with the same seed. The
 time is that of the training loop, without the test after each training. Each training is a line of the JSON
 file as soon as it has ended; a second run goes on where the first was stopped.
 
@@ -33,7 +33,7 @@ from rich.table import Table
 from torch import nn
 
 import rekindle as rk
-from benchmarks.importance_data import Images, near_copies, read
+from benchmarks.importance_data import Images, near_duplicates, read
 
 BATCH_SIZE, RATE = 128, 0.05
 
@@ -42,17 +42,24 @@ def methods(epochs: int, groups: rk.RedundantGroups, budget: float | None) -> di
     """What makes each method; the buckets' rates are scaled to the length of the training."""
     scaled = {"warmup": max(1, round(0.15 * epochs)), "rate": min(0.5, 2 / epochs)}
 
-    def buckets(name: str, **more: Any) -> Callable[[], Any]:
+    def buckets(**more: Any) -> Callable[[], Any]:
+        return lambda: rk.Buckets(**scaled, **more)
+
+    def published(name: str, **more: Any) -> Callable[[], Any]:
         return lambda: rk.Buckets.preset(name, **scaled, **more)
 
     return {
         "uniform": rk.Uniform,
-        "BS-norecall": buckets("BS-norecall"),
-        "BS-random": buckets("BS-random"),
-        "BS-random-RRemove": buckets("BS-random-RRemove", groups=groups),
-        "BS-random-RRepeat": buckets("BS-random-RRepeat", groups=groups),
+        "Buckets without recall": buckets(recall=None),
+        "Buckets": buckets(),
+        "Buckets, copies removed": buckets(groups=groups, copies="remove"),
+        "Buckets, copies repeated": buckets(groups=groups, copies="repeat"),
+        "BS-norecall": published("BS-norecall"),
+        "BS-random": published("BS-random"),
+        "BS-random-RRemove": published("BS-random-RRemove", groups=groups),
+        "BS-random-RRepeat": published("BS-random-RRepeat", groups=groups),
         "InfoBatch": lambda: rk.InfoBatch(epochs=epochs),
-        "RS2 (BS-random's budget)": lambda: rk.RandomSubset(keep=budget or 0.5),
+        "RS2 (the budget of Buckets)": lambda: rk.RandomSubset(keep=budget or 0.5),
         "SelectiveBackprop": rk.SelectiveBackprop,
         "Kakurenbo": lambda: rk.Kakurenbo(epochs=epochs),
         "OnlineBatchSelection": lambda: rk.OnlineBatchSelection(epochs=epochs),
@@ -172,7 +179,7 @@ def main() -> None:
         [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     )
     images, test_images = read(options.data, options.samples)
-    groups = near_copies(images)
+    groups = near_duplicates(images)
     train, test = datasets(images, test_images)
     console = Console()
     console.print(f"{len(train)} samples, {groups.samples} of them in {len(groups)} groups")
@@ -180,7 +187,7 @@ def main() -> None:
         for name in options.methods or methods(options.epochs, groups, None):
             if any((result["method"], result["seed"]) == (name, seed) for result in results):
                 continue
-            like = [r["share"] for r in results if (r["method"], r["seed"]) == ("BS-random", seed)]
+            like = [r["share"] for r in results if (r["method"], r["seed"]) == ("Buckets", seed)]
             method = methods(options.epochs, groups, like[0] if like else None)[name]()
             result = run(method, train, test, images.images.shape[1:], options.epochs, seed)
             results.append({"method": name, "seed": seed, "epochs": options.epochs, **result})

@@ -70,7 +70,7 @@ def _of_tar(path: Path) -> tuple[Images, Images]:
     return train, test
 
 
-def near_copies(data: Images) -> rk.RedundantGroups:
-    """The groups of near-copies, as `rekindle dedupe` finds them."""
+def near_duplicates(data: Images) -> rk.RedundantGroups:
+    """The groups of near-duplicates, as `rekindle dedupe` finds them."""
     colours = np.repeat(data.images, 3 // data.images.shape[-1], axis=-1)
     return rk.find_redundancy(rk.ArrayImages(colours, data.labels))

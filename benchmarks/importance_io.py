@@ -80,13 +80,13 @@ def run(method: Any, train: Any, test: Any, seed: int) -> dict[str, Any]:
             loader.feedback(logits=logits, targets=labels)
             samples += len(labels)
     seconds = time.perf_counter() - started
-    told = loader.report().importance or {}
+    reported = loader.report().importance or {}
     loader.close()
     return {
         "accuracy": accuracy(model, test),
         "seconds": seconds,
         "share": samples / (EPOCHS * len(train)),
-        "found": told.get("bottleneck", ""),
+        "found": reported.get("bottleneck", ""),
     }
 
 

@@ -5,10 +5,10 @@ Question: How much does every layer of RandAugment cost, and what do the cures s
 Method: photographs, RandomResizedCrop(224), n layers of RandAugment, flip, normalise, batched by 64 by 2
 workers. `standard` does all of it for every sample; `simplified` leaves out every other layer; `echo` repeats
 each augmented sample three times (Echo(3, after="augment"), per sample of the training loop); `refurbish` is
-Refurbish(3), cut before the last layer of RandAugment (or before the flip, where there is none). Rates are
+Refurbish(3), split before the last layer of RandAugment (or before the flip, where there is none). Rates are
 those of one epoch after one that fills the cache (echo: of one epoch, which has three times as many samples).
 
-    python -m benchmarks layers --data ../shared/data/imagenet-sample.tar --keep
+    python -m benchmarks layers --data images.tar --keep
     python -m benchmarks.plot_layers            # draws docs/layers.svg from the kept numbers
 
 Reading: samples/s, more is better.

@@ -1,8 +1,8 @@
 """The memory of all processes together.
 
-Question: Do many workers over a large Python data set take more memory than torch's do?
+Question: Do many workers over a large Python dataset take more memory than torch's do?
 
-Method: a data set that holds a list of 1,000,000 strings; 4 workers, forked, read one epoch of it,
+Method: a dataset that holds a list of 1,000,000 strings; 4 workers, forked, read one epoch of it,
 shuffled. After the last batch, while the workers are alive, the proportional set size (PSS: memory
 shared by n processes counts 1/n in each) of the process and all below it is added up, from
 `/proc/PID/smaps_rollup`: in all, and without the pages of files, which are libraries. Each
@@ -32,7 +32,7 @@ ENTRIES, WORKERS, BATCH_SIZE = 1_000_000, 4, 1000
 
 
 class ManyStrings:
-    """A data set that is a list of strings, as file names are; a sample is a string's length."""
+    """A dataset that is a list of strings, as file names are; a sample is a string's length."""
 
     def __init__(self) -> None:
         self.names = [f"photographs/of/class-{i % 1000:04}/number-{i:08}.jpg" for i in range(ENTRIES)]

@@ -1,12 +1,12 @@
 """What Python itself costs on the image path.
 
-Question: How long does a sample hold Python's lock, on its way from a file to the batch?
+Question: How long does a sample hold the GIL on its way from a file to the batch?
 
 Method: a JPEG of 16×16 pixels, so small that nothing but overhead is left: RandomResizedCrop(8), flip,
-normalise, batched by 64, in one thread. Of the processor's time, that within the decoder is left out (timed
-in place), and so is the system's share, which is opening and reading files: both let other threads run. The
-compiled kernels do so, too, but are counted: with so few pixels, calling them is all there is. The least of
-30 passes over 1,024 files counts; the rest is the machine's noise.
+normalise, batches of 64, in one thread. Of the CPU time, that within the decoder (timed where it is called)
+and the system's share, which is opening and reading files, are left out: both release the GIL. The compiled
+kernels release it too, but are counted: with so few pixels, calling them is all there is. The least of 30
+passes over 1,024 files counts; the rest is the machine's noise.
 
     python -m benchmarks overhead
 
@@ -35,7 +35,7 @@ SAMPLES, PASSES = 16 * BATCH_SIZE, 30
 def measure_overhead() -> float:
     """Microseconds a sample."""
     import rekindle as rk
-    from rekindle.prepare import jpeg
+    from rekindle.prepare.decode import jpeg
 
     T = rk.transforms  # noqa: N806
     steps = [T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
@@ -82,5 +82,5 @@ def _system_seconds() -> float:
 def measure(rounds: int, data: str | None) -> list[Comparison]:
     """One number a round."""
     own = [in_fresh_process(measure_overhead) for _ in range(rounds)]
-    title = "a JPEG of 16×16 pixels from file to batch, Python's lock held"
+    title = "a JPEG of 16×16 pixels from file to batch, GIL held"
     return [compare(title, "µs a sample", {"rekindle": own}, {"rekindle": [Bar("<", 60, "µs")]})]

@@ -5,18 +5,17 @@ Question: How much faster are samples read from packed files, and what is left o
 Method: photographs are packed into HDF5 (by h5py itself as well), TFRecord, tar and LMDB. First only their
 bytes: samples in random order, one thread, each contender in an interpreter of its own, page cache warm;
 `view` is what a source gives (no copy), `copy` makes bytes of it. With one and with two threads, in turns of
-a twentieth of a second of which the best counts, views are gone through by a checksum (zlib), as by a
-decoder, without Python's lock; and, of HDF5, copied as `decode=False` has them, also without it, but so
-shortly that taking it again counts. Two processes, which have no lock in common, show what the machine itself
-allows. Cold: the files are dropped from the page cache before.
-Through the loader: batches of 64 encoded images with 2 workers, against webdataset's pipeline (4 shards,
-shuffle buffer of 1,000) in torch's loader. Then the image path (decode, RandomResizedCrop 224, flip,
-normalise) with 2 threads, from files, from HDF5, and from copies of 400 pixels, half of them raw (`pipelines`
-has more operations); these take turns of an epoch in one process, of which the median counts. As a loader's
-rate swings by more than a few per cent, they also take turns with every sample, in one thread, without a
-loader. Last, an index of 10,000,000 samples is opened.
+a twentieth of a second of which the best counts, every view is read by a checksum (zlib), which releases the
+GIL as a decoder does; and those of HDF5 are copied as `decode=False` does, which releases it too, but so
+briefly that taking it again counts. Two processes, which share no GIL, show what the machine itself allows.
+Cold: the files are dropped from the page cache before. Through the loader: batches of 64 encoded images with
+2 workers, against webdataset's pipeline (4 shards, shuffle buffer of 1,000) in torch's loader. Then the image
+path (decode, RandomResizedCrop 224, flip, normalise) with 2 threads, from files, from HDF5, and from copies
+of 400 pixels, half of them raw (`pipelines` has more operations); these take turns of an epoch in one
+process, of which the median counts. As a loader's rate swings by more than a few per cent, they also take
+turns with every sample, in one thread, without a loader. Last, an index of 10,000,000 samples is opened.
 
-    python -m benchmarks packed --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks packed --data images.tar
 
 Reading: samples/s, more is better. The bars: ≥ 10× h5py, ≥ 3× a file a sample, 2 threads ≥ 1.7× one, ≥ 2×
 webdataset, the image path ≥ 1.0× that from files and ≥ 1.8× from the half raw copy; 10,000,000 samples open
@@ -36,7 +35,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +49,7 @@ from benchmarks.photographs import described, photographs
 WORKERS, BATCH_SIZE, BUFFER = 2, 64, 1000
 FORMATS = {"HDF5": "h5", "TFRecord": "tfrecord", "tar": "tar", "LMDB": "lmdb"}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-GONE_THROUGH, COPIED = "gone through", "copied without the lock"
+CHECKSUM, COPIED = "checksummed", "copied without the GIL"
 LEAST_SECONDS = 0.5
 TURNS = 80
 IMAGE_TURNS = 5
@@ -81,10 +79,9 @@ def reader(contender: str, path: str, copies: bool = False) -> tuple[int, Callab
 
         return len(names), read
     from rekindle.fetch import open_source
-    from rekindle.fetch.source import copied
 
     source = open_source(path)
-    return len(source), partial(copied, source) if copies else source.read
+    return len(source), source.copy if copies else source.read
 
 
 def measure_bytes(contender: str, path: str, how: str) -> float:
@@ -104,7 +101,7 @@ def measure_bytes(contender: str, path: str, how: str) -> float:
 
 
 def measure_threads(contender: str, path: str, how: str) -> dict[str, float]:
-    """Samples a second in random order by one thread, by two, and by two processes; gone through or copied.
+    """Samples a second in random order by one thread, by two, and by two processes; checksummed or copied.
 
     They take turns of a twentieth of a second or so, and the best turn of each counts: two cores are rarely
     both left alone for longer.
@@ -245,8 +242,8 @@ def _epoch_rate(batches: Iterable[Any]) -> float:
 def measure_opening(path: str) -> dict[str, float]:
     """Milliseconds and MB that opening an index of many samples takes, first reads included."""
     from rekindle.fetch.byte_files import LocalFile
-    from rekindle.fetch.packed import Packed
-    from rekindle.fetch.tar_index import index_tar
+    from rekindle.fetch.packed.source import Packed
+    from rekindle.fetch.packed.tar.index import index_tar
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
@@ -259,16 +256,16 @@ def measure_opening(path: str) -> dict[str, float]:
 
 
 def _large_index(folder: Path) -> str:
-    from rekindle.fetch import index_file
     from rekindle.fetch.byte_files import LocalFile
-    from rekindle.fetch.record_index import RecordIndex, make_rows
+    from rekindle.fetch.packed import index_file
+    from rekindle.fetch.packed.record_index import RecordIndex, make_rows
 
     path = folder / "many.tar"
     with path.open("wb") as file:
         file.truncate(MANY * 1000)  # Nothing is written: a file of holes.
     rows = make_rows(np.arange(MANY, dtype=np.int64) * 1000, 1000, np.arange(MANY) % 1000)
     files = [LocalFile(path)]
-    assert index_file.write_index(index_file.places(files, {})[0], RecordIndex("tar", rows), files)
+    assert index_file.write_index(index_file.index_paths(files, {})[0], RecordIndex("tar", rows), files)
     return str(path)
 
 
@@ -327,7 +324,7 @@ def _bytes(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
 def _threads(what: str, packs: dict[str, str], rounds: int) -> list[Comparison]:
     found = []
     for name, how, bar in (
-        *((name, GONE_THROUGH, Bar("≥", 1.7)) for name in FORMATS),
+        *((name, CHECKSUM, Bar("≥", 1.7)) for name in FORMATS),
         ("HDF5", COPIED, Bar("≥", 1.7, aim=True)),
     ):
         measured = [

@@ -5,9 +5,9 @@ Question: Is packing bound by the disk where images stay as they are, and by bot
 Method: a folder of photographs is packed with two workers, in an interpreter of its own, files in the page
 cache, the result synchronised to disk. Plain copies are beside a loop that appends each file to one file
 (`cat`) and synchronises that. For smaller copies (400 pixels, quality 90, half raw) the processor time of the
-process is divided by the time that passed: so many cores were busy, of two. What is imported is not counted.
+process is divided by the time that passed: so many of the two cores were busy. Imports are not counted.
 
-    python -m benchmarks packing --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks packing --data images.tar
 
 Reading: MB/s of images, more is better; 1.0× is as quick as `cat`. Cores: 2 is the most there can be, and a
 wait for the disk at the end is part of the time.
@@ -70,16 +70,15 @@ def packed(folder: str, ending: str, small: bool) -> dict[str, float]:
     import simplejpeg  # noqa: F401
 
     from rekindle.fetch import open_source, writer_for
-    from rekindle.packing import pack
-    from rekindle.prepare import decode  # noqa: F401
-    from rekindle.recipes import AS_IT_IS, Recipe
+    from rekindle.prepare.decode import decode  # noqa: F401
+    from rekindle.tools.pack import pack
 
-    recipe = Recipe(resize=400, quality=90, raw_share=0.5) if small else AS_IT_IS
+    options: dict[str, Any] = {"resize": 400, "quality": 90, "raw_share": 0.5} if small else {}
     source = open_source(folder)
     with tempfile.TemporaryDirectory(dir=Path(folder).parent) as scratch:
         writer_for(Path(scratch) / f"first.{ending}").abort()  # loads the format's library
         clock, work = time.perf_counter(), time.process_time()
-        pack(source, Path(scratch) / f"x.{ending}", recipe, workers=WORKERS)
+        pack(source, Path(scratch) / f"x.{ending}", workers=WORKERS, progress=False, **options)
         clock, work = time.perf_counter() - clock, time.process_time() - work
     return {"MB/s": source.lengths().sum() / 1e6 / clock, "cores": work / clock}
 

@@ -11,7 +11,7 @@ loader in an interpreter of its own, after two batches of another that do not co
 does. CIFAR-10 is 50,000 arrays of 32×32 in memory, RandomCrop(32, padding=4), flip and normalise, batched by
 128.
 
-    python -m benchmarks peers --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks peers --data images.tar
 
 Reading: samples/s, more is better; CPU milliseconds a sample over all processes, and MB of memory (PSS
 without files, all processes, at the last batch), less is better. The bars: ≥ 2.0× torch, ≥ 1.3× DALI, ≥ 0.8
@@ -46,7 +46,7 @@ NEEDS = {"torch": "torchvision", "DALI": "nvidia.dali", "decode only": "simplejp
 CIFAR_SAMPLES, CIFAR_BATCH_SIZE = 50_000, 128
 
 
-# What each contender does to a list of files: an iterable of batches, anew for each epoch.
+# What each contender makes of a list of files: an iterable of batches, a new one each epoch.
 
 
 def rekindle_batches(files: list[str], work: str) -> Iterable[Any]:
@@ -214,7 +214,7 @@ def _cpu_seconds() -> float:
 
 
 class CifarInPython:
-    """CIFAR-10's size, as torchvision's data set of it works: an array, PIL, transforms."""
+    """CIFAR-10's size, as torchvision's dataset of it works: an array, PIL, transforms."""
 
     def __init__(self, images: np.ndarray, labels: list[int]) -> None:
         from benchmarks.torchvision_on_cpu import torchvision

@@ -1,12 +1,12 @@
 """Images behind PIL and torchvision.
 
-Question: Is a data set of PIL images and torchvision transforms, unchanged, never slower?
+Question: Is a dataset of PIL images and torchvision transforms, unchanged, never slower?
 
 Method: photographs are opened with PIL, go through torchvision's RandomResizedCrop(224),
 RandomHorizontalFlip, ToTensor and Normalize, and are batched by 64, by 2 workers of each loader.
-One epoch with a new loader, from the start of its workers to the end; nobody uses the batches.
+One epoch with a new loader, from the start of its workers to the end; the batches are not used.
 
-    python -m benchmarks pil_pipeline --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks pil_pipeline --data images.tar
 
 Reading: samples/s, more is better. Decoding and resizing take nearly all the time and are the same
 code for both, so what a loader can win is what torch's own work costs: collating, moving batches

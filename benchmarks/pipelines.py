@@ -6,9 +6,9 @@ Method: photographs as a file each, or in one HDF5 file (`rekindle pack`); "few"
 RandomHorizontalFlip, "extensive" adds ColorJitter of brightness, contrast and saturation (0.4 each); both end
 in ToTensor and Normalize. Torch's loader runs torchvision on PIL images, with h5py for the packed file, as is
 usual; Rekindle runs `rk.open` and `rk.transforms`. Batches of 64, 2 workers, an epoch with a new loader each
-round, nobody uses the batches. All files are in the page cache.
+round, the batches are not used. All files are in the page cache.
 
-    python -m benchmarks pipelines --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks pipelines --data images.tar
 
 Reading: samples/s, more is better; ratios are to torch's loader on files. With files in the page cache,
 opening one costs little next to decoding it: what packing wins on its own shows where storage is slow or far.
@@ -33,7 +33,6 @@ from benchmarks.answer import Bar, Comparison, compare
 from benchmarks.epoch_rate import seconds_of_an_epoch
 from benchmarks.photographs import described, photographs
 from benchmarks.torchvision_on_cpu import torchvision
-from rekindle.packing import pack
 
 WORKERS, BATCH_SIZE, CLASSES = 2, 64, 10
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -44,7 +43,7 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     images = photographs(data)
     with tempfile.TemporaryDirectory() as scratch:
         folder, packed = _in_class_folders(images, Path(scratch) / "files"), Path(scratch) / "packed.h5"
-        pack(rk.open(folder).source, packed)
+        rk.pack(folder, packed)
         title = f"{described(data, images)}; batch {BATCH_SIZE}, {WORKERS} workers"
         return [
             comparison
@@ -106,9 +105,9 @@ def _rekindle(dataset: Any) -> Any:
 
 def _in_class_folders(images: list[Path], folder: Path) -> Path:
     for number, path in enumerate(images):
-        place = folder / f"class{number % CLASSES}" / f"{number:06}{path.suffix.lower()}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(path.read_bytes())
+        copy = folder / f"class{number % CLASSES}" / f"{number:06}{path.suffix.lower()}"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
     return folder
 
 

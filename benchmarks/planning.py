@@ -3,7 +3,7 @@
 Question: How long does it take to plan an epoch of 10,000,000 samples?
 
 Method: `rekindle.choose.plan_epoch`, shuffled, batches of 256; a new epoch each round. The peer is
-what torch does for the same: its `RandomSampler` and `BatchSampler`, gone through to the end (torch
+what torch does for the same: its `RandomSampler` and `BatchSampler`, iterated to the end (torch
 spreads that over the epoch; the sum is what compares).
 
     python -m benchmarks planning

@@ -2,62 +2,54 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from benchmarks.chart import DOCS, comparisons, svg, text
 
-HERE = Path(__file__).parent
-WIDTH, HEIGHT = 640, 360
-LEFT, RIGHT, TOP, BOTTOM = 64, 110, 24, 48
-COLOURS = {"standard": "#555555", "simplified": "#b8860b", "echo": "#7a4fb5", "refurbish": "#d1495b"}
+WIDTH, HEIGHT = 720, 380
+LEFT, RIGHT, TOP, BOTTOM = 72, 116, 40, 60
+COLOURS = {"standard": "grey", "simplified": "gold", "echo": "violet", "refurbish": "orange"}
 
 
 def main() -> None:
     """Read the numbers, write the picture."""
-    comparisons = json.loads((HERE / "results" / "layers.json").read_text())["comparisons"]
+    found = comparisons("layers")
     lines = {
-        row["contender"]: [comparison["rows"][place]["median"] for comparison in comparisons]
-        for place, row in enumerate(comparisons[0]["rows"])
+        row["contender"]: [comparison["rows"][number]["median"] for comparison in found]
+        for number, row in enumerate(found[0]["rows"])
     }
     most = 500 * -(-max(max(values) for values in lines.values()) // 500)
-    picture = [_axes(len(comparisons), most), *(_line(name, values, most) for name, values in lines.items())]
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="system-ui, sans-serif" font-size="13" fill="#333">'
-        '<rect width="100%" height="100%" fill="white"/>'
-    )
-    target = HERE.parent / "docs" / "layers.svg"
-    target.write_text(f"{head}{''.join(picture)}</svg>\n", encoding="utf-8")
+    parts = [*_axes(len(found), most), *(_line(name, values, most) for name, values in lines.items())]
+    title = "Samples per second against layers of RandAugment: standard, simplified, echo, refurbish"
+    (DOCS / "layers.svg").write_text(svg(parts, width=WIDTH, height=HEIGHT, title=title), encoding="utf-8")
 
 
-def _place(layer: int, rate: float, layers: int, most: float) -> tuple[float, float]:
+def _point(layer: int, rate: float, layers: int, most: float) -> tuple[float, float]:
     x = LEFT + (WIDTH - LEFT - RIGHT) * layer / (layers - 1)
     return x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * rate / most
 
 
-def _axes(layers: int, most: float) -> str:
+def _axes(layers: int, most: float) -> list[str]:
     parts = []
     for tick in range(0, int(most) + 1, 500):
-        _, y = _place(0, tick, layers, most)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
+        _, y = _point(0, tick, layers, most)
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(text(LEFT - 10, y + 4, f"{tick:,}", "muted", "end"))
     for layer in range(layers):
-        x, y = _place(layer, 0, layers, most)
-        parts.append(f'<text x="{x:.1f}" y="{y + 20:.1f}" text-anchor="middle">{layer}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">layers of RandAugment</text>')
-    parts.append(f'<text x="{LEFT}" y="{TOP - 8}" text-anchor="middle">samples/s</text>')
-    return "".join(parts)
+        x, y = _point(layer, 0, layers, most)
+        parts.append(text(x, y + 22, str(layer), "muted", "middle"))
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "layers of RandAugment", anchor="middle"))
+    parts.append(text(20, TOP - 16, "samples per second"))
+    return parts
 
 
 def _line(name: str, values: list[float], most: float) -> str:
-    points = [_place(layer, rate, len(values), most) for layer, rate in enumerate(values)]
+    points = [_point(layer, rate, len(values), most) for layer, rate in enumerate(values)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     x, y = points[-1]
     colour = COLOURS[name]
-    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in points)
+    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in points)
     return (
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>{dots}'
-        f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{name}</text>'
+        f'<g class="{colour}"><polyline points="{path}" style="fill: none" stroke-width="2.5"/>{dots}</g>'
+        f"{text(x + 12, y + 4, name, colour)}"
     )
 
 

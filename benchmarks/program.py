@@ -29,9 +29,11 @@ PROGRAMS = (
     "first_batch",
     "memory",
     "planning",
+    "closing",
     "store",
     "counters_cost",
     "feedback_cost",
+    "hops",
 )
 
 

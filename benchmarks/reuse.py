@@ -1,15 +1,15 @@
 """Data refurbishing beside torch and beside ourselves without it.
 
-Question: What does it gain to keep partly augmented samples?
+Question: What does caching partly augmented samples gain?
 
 Method: photographs, RandomResizedCrop(224), RandAugment(2, 9), flip, normalise, batched by 64 by 2 workers;
 Refurbish(factor=3). Rates are those of three epochs (one round of the cache) after one that fills it, in an
 interpreter of its own; torch's and our standard mode have the same epoch before. `unchanged` is torchvision's
-transforms on PIL images in processes, cut before RandAugment. `cached to batch` is one thread that looks up
+transforms on PIL images in processes, split before RandAugment. `cached to batch` is one thread that looks up
 64 samples of 224×224, flips and normalises them into a float batch, against copying a float batch of that
 size.
 
-    python -m benchmarks reuse --data ../shared/data/imagenet-sample.tar
+    python -m benchmarks reuse --data images.tar
 
 Reading: samples/s, more is better. The bars: ≥ 5× torch and ≥ 2.2× our standard mode with diversity ≥ 0.9;
 unchanged ≥ 1.5× torch; ≥ 0.5 of a copy.
@@ -99,13 +99,13 @@ def measure_cached() -> dict[str, float]:
     """Batches a second: cached samples flipped and normalised, and a mere copy of the same size."""
     import rekindle as rk
     from rekindle.reuse import Store
-    from rekindle.reuse.cuts import NativeCut
+    from rekindle.reuse.split_dataset import NativeSplit
 
     T = rk.transforms  # noqa: N806
     images = np.random.default_rng(0).integers(0, 256, (4 * BATCH_SIZE, SIZE, SIZE, 3), dtype=np.uint8)
     steps = [T.RandomCrop(SIZE), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
     dataset = rk.ArrayImages(images, [0] * len(images), transform=steps)
-    cut, store = NativeCut(dataset, 1), Store(len(images), memory=1 << 30)
+    cut, store = NativeSplit(dataset, 1), Store(len(images), memory=1 << 30)
     for index in range(len(images)):
         store.put(index, 0, images[index])
     out = np.empty((BATCH_SIZE, 3, SIZE, SIZE), dtype=np.float32)
@@ -133,7 +133,7 @@ def measure_cached() -> dict[str, float]:
 
 
 def measure(rounds: int, data: str | None) -> list[Comparison]:
-    """Rates, then the time of a sample that is found."""
+    """Rates, then the time of a cached sample."""
     import rekindle as rk
 
     images = photographs(data)

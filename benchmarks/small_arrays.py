@@ -8,7 +8,7 @@ random with NumPy. One epoch with a new loader, from the start of its workers to
 
     python -m benchmarks small_arrays
 
-Reading: samples/s, more is better. The data set does next to nothing, so this is the cost of a
+Reading: samples/s, more is better. The dataset does next to nothing, so this is the cost of a
 loader: calls, collating, moving batches between processes, and with the flip also seeding and
 drawing random numbers. The bars are ≥ 2.5× as they are and ≥ 2× flipped.
 """

@@ -2,9 +2,9 @@
 
 Question: What does it cost to find and read a cached image?
 
-Method: 1,000 uint8 images of 224 × 224 × 3 (150 kB each), gone through in random order.
+Method: 1,000 uint8 images of 224 × 224 × 3 (150 kB each), read in random order.
 Lookups are `Store.holds` for batches of 100, on one core. Images in memory are read with `get` (a
-copy of one's own) and looked at in place with `peek`, then copied to a buffer that exists; the peers
+copy of their own) and viewed in place with `peek`, then copied to a buffer that exists; the peers
 are the copies of the same images from plain memory. Images on disk are read with `get`, the peer
 reads the same ranges with `os.pread`: from the disk (its cache emptied of these files before each
 round), and from the system's cache.
@@ -112,13 +112,14 @@ def _disk(rounds: int, images: np.ndarray[Any, Any], order: list[int]) -> list[C
         for index in order:
             assert store.put(index, 0, images[index])
         assert store._disk is not None
-        directory = store._disk.directory
-        places = [directory.find(index, 0) for index in range(IMAGES)]
-        files = {place[0][0]: -1 for place in places if place}
+        index = store._disk.index
+        found = [index.find(sample, 0) for sample in range(IMAGES)]
+        locations = [entry[0] for entry in found if entry]
+        files = {location.segment: -1 for location in locations}
         for number in files:
-            files[number] = os.open(directory.path(number), os.O_RDONLY)
+            files[number] = os.open(index.path(number), os.O_RDONLY)
             os.fsync(files[number])
-        ranges = [(files[place[0][0]], place[0][2], place[0][1]) for place in places if place]
+        ranges = [(files[location.segment], location.length, location.offset) for location in locations]
 
         def emptied(timed: Callable[[], float]) -> Callable[[], float]:
             def from_disk() -> float:

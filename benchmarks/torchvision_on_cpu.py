@@ -1,9 +1,9 @@
-"""Imports torchvision, also beside a CPU-only torch.
+"""Imports torchvision beside a CPU-only torch too; for benchmarks and tests.
 
-torchvision's wheel from PyPI is built for a CUDA torch. Beside a CPU-only one its compiled
-operators do not load, and the import fails where it describes two of them, `nms` and `qnms`, which
-then do not exist ("operator torchvision::nms does not exist"). Declaring the two is enough for
-torchvision's transforms, which use neither. Where torchvision imports as it is, nothing is done.
+torchvision's wheel from PyPI is built for a CUDA torch. Beside a CPU-only one its compiled operators do not
+load, and the import fails where it describes two of them, `nms` and `qnms`, which then do not exist
+("operator torchvision::nms does not exist"). Declaring the two is enough for torchvision's transforms, which
+use neither. Where torchvision imports as it is, nothing is done.
 
 Use it in place of `import torchvision`, before anything else imports torchvision:
 
@@ -24,4 +24,7 @@ except RuntimeError as error:
     torch.library.define("torchvision::qnms", _ARGUMENTS)
     import torchvision
 
-__all__ = ["torchvision"]
+from torchvision import transforms
+from torchvision.transforms import functional, v2
+
+__all__ = ["functional", "torchvision", "transforms", "v2"]

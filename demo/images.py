@@ -24,14 +24,14 @@ from PIL import Image, ImageDraw, ImageFilter
 
 TRAIN_IMAGES, VAL_IMAGES = 120, 30  # of each class
 SHAPES = ((320, 240), (320, 256), (320, 320), (240, 320), (352, 264))  # width, height
-RECIPE = "1"  # raise it when the pictures change, so that old caches are made anew
+RECIPE = "1"  # raise it when the pictures change, so that old caches are rebuilt
 FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "demo-images"
 
 
 def demo_images(progress: Callable[[int, int], None] | None = None) -> Path:
     """The folder with `train/` and `val/`, made first if need be (calls `progress(done, total)`).
 
-    The folder appears complete or not at all: it is built beside its place and then renamed.
+    The folder appears complete or not at all: it is built under another name and then renamed.
     """
     if _is_made(FOLDER):
         return FOLDER

@@ -3,9 +3,9 @@
     make demo                          # or: python demo/train.py
     make demo DATA=path/to/folder      # your images: a folder a class; train/ and val/ if you like
 
-Everything is the same for both but the class of the loader: the data set, the batch size, the
-workers, the network and its first weights. The table at the end says how fast the training went,
-how long the network waited for data, and how well it learnt.
+Everything is the same for both but the class of the loader: the dataset, the batch size, the
+workers, the network and its initial weights. The table at the end shows how fast the training was,
+how long it waited for data, and how accurate the network became.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SEED = 0
 Loader = torch.utils.data.DataLoader[Any]
 
 
-# The data set: what a user writes today, with nothing of Rekindle in it.
+# The dataset: what a user writes today, with nothing of Rekindle in it.
 
 
 class Photographs(Dataset[tuple[torch.Tensor, int]]):
-    """Images with their labels, cut at random and flipped for training, from the middle otherwise.
+    """Images with their labels, cropped at random and flipped for training, from the middle otherwise.
 
-    The random numbers come from Python's own `random`, as they do in many people's data sets. Both
+    The random numbers come from Python's own `random`, as they do in many datasets. Both
     loaders seed it: torch's once a worker, Rekindle for each sample, so that its batches do not
     depend on the number of workers.
     """
@@ -94,7 +94,7 @@ def middle_box(width: int, height: int) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A row of the table: `make_loader` takes a data set and torch's arguments."""
+    """A row of the table: `make_loader` takes a dataset and torch's arguments."""
 
     name: str
     make_loader: Callable[..., Loader]
@@ -125,7 +125,7 @@ def native(dataset: Photographs) -> rk.ImageDataset:
 
 
 def refurbished(dataset: Photographs, **settings: Any) -> Loader:
-    """The same, with the first part of the work kept for three epochs; it decides itself where to cut."""
+    """The same, with the first steps' results cached for three epochs; the split point is measured."""
     reuse = rk.Refurbish(factor=3) if dataset.training else None
     return rk.DataLoader(native(dataset), seed=SEED, reuse=reuse, **settings)
 
@@ -214,14 +214,14 @@ def train(contender: Contender, data: ImageFolder, epochs: int, console: Console
 
 @torch.no_grad()
 def accuracy(network: nn.Module, loader: Loader) -> float:
-    """The share of the loader's images that the network names rightly."""
+    """The share of the loader's images that the network classifies correctly."""
     network.eval()
     right = [network(images).argmax(dim=1) == labels for images, labels in loader]
     return torch.cat(right).float().mean().item()
 
 
 def warm_up(data: ImageFolder) -> None:
-    """Does once, untimed, what only the first contender would pay for."""
+    """Do once, untimed, what otherwise only the first contender would pay for."""
     for path, _ in data.train + data.val:
         path.read_bytes()  # into the page cache
     network = make_network(len(data.classes))
@@ -245,7 +245,7 @@ def progress_bar(console: Console) -> Progress:
 
 
 def make_images(console: Console) -> Path:
-    """The demo's image folder; says so if it has to be made first, which takes half a minute."""
+    """The demo's image folder; made first if need be, which takes half a minute and is shown."""
     columns = (TextColumn("making images"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("images", total=None, visible=False)
@@ -275,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="your own image folder")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--most", type=int, default=1500, help="use at most so many images")
+    parser.add_argument("--most", type=int, default=1500, help="use at most this many images")
     options = parser.parse_args()
     if options.epochs < 1 or options.most < 10:
         parser.error("--epochs takes at least 1, --most at least 10.")

@@ -1,4 +1,4 @@
-"""Data sets that kill their workers or hold them up, and ways to end a process."""
+"""Datasets that kill their workers or block them, and ways to end a process."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 MAIN = os.getpid()
-CLOSE_WITHIN = 2.0  # seconds
+FOREVER = 3600  # seconds: longer than any test may take
 
 
 def in_worker():
@@ -36,7 +36,10 @@ class Draws(Dataset):
 
 
 class ExitsOnce(Draws):
-    """Some samples end their worker when they are loaded for the first time ever."""
+    """Some samples end their worker when they are loaded for the first time ever.
+
+    `loaded_by(pid)` tells how many samples a worker has loaded: each leaves a byte in a file.
+    """
 
     def __init__(self, folder, size=400, every=40):
         super().__init__(size)
@@ -47,7 +50,15 @@ class ExitsOnce(Draws):
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(f"{self.folder}/{index}", os.O_CREAT | os.O_EXCL))
                 os._exit(3)
-        return super().__getitem__(index)
+        sample = super().__getitem__(index)
+        if in_worker():
+            with open(f"{self.folder}/loaded by {os.getpid()}", "ab") as file:
+                file.write(b".")
+        return sample
+
+    def loaded_by(self, pid):
+        file = Path(self.folder, f"loaded by {pid}")
+        return file.stat().st_size if file.exists() else 0
 
 
 class Deadly(Dataset):
@@ -68,19 +79,19 @@ class Deadly(Dataset):
 
 
 class Sleeps(Dataset):
-    """From the ninth on, every sample takes a minute."""
+    """From the ninth on, no sample is ever ready: whoever waits for one hangs."""
 
     def __len__(self):
         return 400
 
     def __getitem__(self, index):
         if index >= 8:
-            time.sleep(60)
+            time.sleep(FOREVER)
         return torch.tensor([index])
 
 
 class SleepsFreely(Sleeps):
-    """The same, made for threads."""
+    """The same, for threads."""
 
     releases_gil = draws_nothing = True
 
@@ -109,7 +120,7 @@ class Tensors(Dataset):
 
 
 def list_collate(samples):
-    """Not a batch that can be written by rows."""
+    """A batch that cannot be written row by row."""
     return {"x": [x for x, *_ in samples], "texts": [text for *_, text in samples]}
 
 

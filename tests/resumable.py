@@ -1,4 +1,4 @@
-"""Data sets, samplers and loaders to be interrupted."""
+"""Datasets, samplers and loaders to be interrupted."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""A real S3 server on this machine (rclone's), and a proxy before it that breaks what it is told to break."""
+"""A real S3 server on this machine (rclone's), and a proxy before it that fails as a test asks it to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class S3Server:
 
 
 class Request(NamedTuple):
-    """What came to the proxy. `number` counts the requests for data."""
+    """A request to the proxy. `number` counts the requests for data."""
 
     number: int
     method: str
@@ -69,15 +69,16 @@ Fault = Callable[[Request], str]
 
 
 class FaultyProxy:
-    """Hands requests on, unless `fault(request)` says "500", "reset", "truncate" or "slow".
+    """Forwards requests, unless `fault(request)` returns "500", "reset", "truncate", "slow" or "together".
 
-    `slowness` is how many seconds "slow" takes.
+    `slowness` is how many seconds "slow" takes; `together` is where requests wait for each other.
     """
 
     def __init__(self, upstream: int) -> None:
         self.upstream = upstream
         self.fault: Fault = lambda _: ""
         self.slowness = 1.0
+        self.together: threading.Barrier | None = None
         self.requests: list[Request] = []
         self.faults: list[str] = []
         self._lock = threading.Lock()
@@ -97,9 +98,10 @@ class FaultyProxy:
         with self._lock:
             request = Request(len(self.data_requests()), method, path, range_)
             self.requests.append(request)
-            fault = self.fault(request)
+        fault = self.fault(request)  # Without the lock: it may wait for other requests.
+        with self._lock:
             self.faults.append(fault)
-            return request, fault
+        return request, fault
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         proxy = self
@@ -116,6 +118,9 @@ class FaultyProxy:
                 else:
                     if fault == "slow":
                         time.sleep(proxy.slowness)
+                    elif fault == "together":
+                        assert proxy.together is not None
+                        proxy.together.wait()
                     self._relay(cut=fault == "truncate")
 
             do_HEAD = do_GET  # noqa: N815

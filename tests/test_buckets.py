@@ -11,7 +11,7 @@ from scored import scored
 
 
 def feedback(scores, epoch, ids, probability):
-    """The model's answers on these samples, as logits would tell them."""
+    """The model's answers on these samples, as logits would report them."""
     p = np.asarray(probability, np.float32)
     age, correct = np.zeros(len(ids), np.int32), (p > 0.5).astype(np.int8)
     scores.note(epoch, Measured(ids, -np.log(p), p, (1 - p).astype(np.float32), correct, age))
@@ -81,7 +81,7 @@ def test_what_iowa_published_lets_the_hardest_wait_as_well():
     assert buckets.waiting[:10].all()
 
 
-def test_samples_come_back_when_training_stands_still_and_only_then():
+def test_samples_come_back_when_training_stagnates_and_only_then():
     scores = Scores.unknown(100, 0)
     buckets = rk.Buckets(warmup=1, rate=0.1, confidence=0, patience=3, recall_rate=0.05)
     stages = []
@@ -155,11 +155,31 @@ def test_presets_are_those_of_iowa():
     assert len(chosen["BS-random-RRemove"]) == 3
     assert len(chosen["BS-random-RRepeat"]) == 6
     assert len(set(chosen["BS-random-RRepeat"].tolist())) == 3
-    assert rk.Buckets.preset("BS-random") == rk.Buckets()
     assert rk.Buckets.preset("BS-norecall").recall is None
 
 
-def test_groups_must_be_of_this_data_set():
+@pytest.mark.parametrize("name", ["BS-norecall", "BS-random", "BS-random-RRemove", "BS-random-RRepeat"])
+@pytest.mark.parametrize("bottleneck", ["cpu", "io"])
+def test_presets_score_as_published_and_let_the_unsure_wait_too(name, bottleneck):
+    scores = scored(1000, 1)
+    scores.probability[:] = np.linspace(0.001, 0.5, 1000)  # The model is sure of none.
+    scores.load_seconds[:], scores.nbytes[:] = 0.01, 100
+    groups = {"groups": np.full(1000, -1)} if "RR" in name else {}
+    buckets = rk.Buckets.preset(name, warmup=1, rate=0.1, bottleneck=bottleneck, **groups)
+    buckets.plan(0, scores)
+    buckets.plan(1, scores)
+    assert buckets.waiting.sum() == 100
+    published = -scores.probability * np.log2(scores.probability)
+    if bottleneck == "cpu":
+        assert set(np.flatnonzero(buckets.waiting)) == set(np.argsort(published)[:100])
+    assert buckets._criteria(scores)[0] == "cross_entropy_of_iowa"
+    ours = rk.Buckets(warmup=1, rate=0.1)
+    ours.plan(0, scores)
+    ours.plan(1, scores)
+    assert not ours.waiting.any()
+
+
+def test_groups_must_be_of_this_dataset():
     buckets = rk.Buckets(groups=np.zeros(5, int), copies="remove")
     with pytest.raises(rk.ArgumentError, match="groups"):
         buckets.plan(0, scored(6))

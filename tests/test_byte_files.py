@@ -1,4 +1,4 @@
-"""Local files that packed data is read from: any number of them, and never another content than was meant."""
+"""Local files that packed data is read from: any number of them, and only the content that was opened."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from packs import ENDINGS, pack
 from rekindle.errors import FormatError
 from rekindle.fetch import open_source
 from rekindle.fetch.byte_files import LocalFile
-from rekindle.fetch.opening import local_files
-from rekindle.fetch.packed import Packed
-from rekindle.fetch.tar_index import index_tar
+from rekindle.fetch.open_source import local_files
+from rekindle.fetch.packed.source import Packed
+from rekindle.fetch.packed.tar.index import index_tar
 
 SAMPLES = [b"\xff\xd8" + bytes([number]) * 9 for number in range(4)]
 
@@ -49,12 +49,12 @@ def test_shards_leave_descriptors_to_others(shards: list[LocalFile]) -> None:
         os.close(one)
 
 
-def test_descriptors_that_cannot_be_had_are_told(
+def test_a_limit_on_open_files_that_cannot_be_raised_is_reported(
     shards: list[LocalFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(resource, "setrlimit", _refuse)
-        with pytest.raises(rk.DataError, match=r"Too many open files.*may have \d+ files open.*ulimit -n"):
+        with pytest.raises(rk.DataError, match=r"Too many open files.*may open \d+ files.*ulimit -n"):
             [file.read(0, 4) for file in shards]
 
 
@@ -63,7 +63,7 @@ def _refuse(*_: Any) -> None:
 
 
 def _replace(path: Path, other: Path) -> None:
-    """Put another file, of the same size and a second younger, at the place of the first."""
+    """Replace a file by another of the same size that is a second younger."""
     if path.is_dir():
         path, other = path / "data.mdb", other / "data.mdb"
     before = path.stat()
@@ -93,8 +93,8 @@ def test_a_file_that_was_replaced_is_not_read_by_the_index_of_the_one_before(
 def test_a_file_that_changes_while_it_is_indexed_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "a.tar", SAMPLES)
 
-    def index(files: Any, settings: Any, told: Any) -> Any:
-        made = index_tar(files, settings, told)
+    def index(files: Any, settings: Any, report: Any, limits: Any) -> Any:
+        made = index_tar(files, settings, report, limits)
         os.utime(path, ns=(1, 1))
         return made
 

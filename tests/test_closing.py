@@ -1,4 +1,4 @@
-"""Closing takes no time; a dead or leaving main process leaves nothing behind."""
+"""Closing waits for no sample; a dead or leaving main process leaves nothing behind."""
 
 import contextlib
 import gc
@@ -15,17 +15,10 @@ from pathlib import Path
 import pytest
 
 import rekindle as rk
-from mortal import CLOSE_WITHIN, Draws, Sleeps, SleepsFreely, Tensors, kill, parent_of, ready_workers
+from mortal import FOREVER, Draws, Sleeps, SleepsFreely, Tensors, kill, parent_of, ready_workers
+from waiting import HANGS, eventually
 
-# Closing.
-
-
-@contextlib.contextmanager
-def closes_in_time():
-    started = time.monotonic()
-    yield
-    took = time.monotonic() - started
-    assert took < CLOSE_WITHIN, f"closing took {took:.1f} s"
+# Closing. Workers are busy for an hour: whoever waits for them runs into this timeout.
 
 
 def children():
@@ -49,41 +42,38 @@ RUNNERS = {
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_dropped_iterator_ends_in_time(runner, leaves_no_process):
+def test_a_dropped_iterator_ends_whatever_its_workers_are_at(runner, leaves_no_process):
     loader = rk.DataLoader(batch_size=4, seed=1, num_workers=2, **RUNNERS[runner])
     iterator = iter(loader)
     next(iterator)
-    with closes_in_time():
-        del iterator
-        del loader
-        gc.collect()
+    del iterator
+    del loader
+    gc.collect()
 
 
 def test_an_iterator_dropped_alone_ends_its_workers(leaves_no_process):
     loader = rk.DataLoader(Sleeps(), 4, seed=1, num_workers=2)
     iterator = iter(loader)
     next(iterator)
-    with closes_in_time():
-        del iterator
+    del iterator
     assert loader.batch.step == 0
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_break_in_the_loop_ends_in_time(runner, leaves_no_process):
+def test_a_break_in_the_loop_ends_whatever_the_workers_are_at(runner, leaves_no_process):
     loader = rk.DataLoader(batch_size=4, seed=1, num_workers=2, **RUNNERS[runner])
-    with closes_in_time():
-        for _ in loader:
-            break
-        del loader
+    for _ in loader:
+        break
+    del loader
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_an_exception_in_the_loop_ends_in_time(runner, leaves_no_process):
+def test_an_exception_in_the_loop_ends_whatever_the_workers_are_at(runner, leaves_no_process):
     def train():
         for _ in rk.DataLoader(batch_size=4, seed=1, num_workers=2, **RUNNERS[runner]):
             raise ArithmeticError("loss is NaN")
 
-    with closes_in_time(), pytest.raises(ArithmeticError):
+    with pytest.raises(ArithmeticError):
         train()
 
 
@@ -109,29 +99,26 @@ def test_an_exception_in_the_sampler_leaves_no_process(persistent, leaves_no_pro
     assert len(list(loader)) == 4
     with pytest.raises(ArithmeticError):
         list(loader)
-    with closes_in_time():
-        del loader
+    del loader
 
 
-def test_a_stopped_worker_does_not_hold_up_closing(leaves_no_process):
+def test_a_stopped_worker_does_not_block_closing(leaves_no_process):
     loader = rk.DataLoader(Draws(), 4, seed=1, num_workers=2)
     iterator = iter(loader)
     next(iterator)
     kill(ready_workers(iterator)[0], signal.SIGSTOP)
-    with closes_in_time():
-        del iterator, loader
+    del iterator, loader
 
 
 def ignore_requests_to_leave(number):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def test_a_worker_that_ignores_sigterm_does_not_hold_up_closing(leaves_no_process):
+def test_a_worker_that_ignores_sigterm_does_not_block_closing(leaves_no_process):
     loader = rk.DataLoader(Sleeps(), 4, seed=1, num_workers=2, worker_init_fn=ignore_requests_to_leave)
     iterator = iter(loader)
     next(iterator)
-    with closes_in_time():
-        del iterator, loader
+    del iterator, loader
 
 
 def test_thirty_loaders_leave_no_process_and_no_descriptor():
@@ -167,7 +154,7 @@ SCRIPT = """
             return 400
         def __getitem__(self, index):
             if index >= 8:
-                time.sleep(60)
+                time.sleep(FOREVER)
             return torch.full((1000,), index)
 
     if __name__ == "__main__":
@@ -177,7 +164,7 @@ SCRIPT = """
         )
         iterator = iter(loader)
 """
-# A script's last lines, in which the main process is told when it has come so far.
+# A script's last lines, which print "ready" when the script has come that far.
 WAIT = """
         next(iterator)
         print("ready", flush=True)
@@ -203,9 +190,9 @@ LEAVE = """
 
 @contextlib.contextmanager
 def main_process(tmp_path, method, then, executor="processes"):
-    """A training script of its own that has got a batch, and whose workers are busy for a minute."""
+    """A training script of its own that has got a batch, and whose workers are busy for ever."""
     script = tmp_path / f"train_{method}.py"
-    script.write_text(textwrap.dedent(SCRIPT + then))
+    script.write_text(textwrap.dedent(SCRIPT + then).replace("FOREVER", str(FOREVER)))
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [sys.executable, str(script), method, executor],
@@ -254,14 +241,9 @@ def test_a_killed_main_process_leaves_nothing(tmp_path):
         for process, _ in mains:
             process.kill()
             process.wait()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and (
-            any(marked(mark) for _, mark in mains) or shared_files() - shared
-        ):
-            time.sleep(0.1)
-        for (_, mark), method in zip(mains, ("fork", "spawn", "forkserver"), strict=True):
-            assert not marked(mark), f"a process is left, started by {method}"
-    assert not shared_files() - shared
+        for _, mark in mains:
+            eventually(lambda mark=mark: not marked(mark))
+    eventually(lambda: not shared_files() - shared)
 
 
 @pytest.mark.parametrize(
@@ -273,14 +255,12 @@ def test_a_killed_main_process_leaves_nothing(tmp_path):
         pytest.param("threads", WAIT_FROM_THE_START, id="threads, uncaught", marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_ends_everything_in_time(tmp_path, executor, then):
+def test_ctrl_c_ends_everything_whatever_the_workers_are_at(tmp_path, executor, then):
     with main_process(tmp_path, "fork", then, executor) as (process, mark):
         assert process.stdout.readline() == "ready\n"
         time.sleep(1)
-        started = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=8)
-        took = time.monotonic() - started
+        out, err = process.communicate(timeout=HANGS)
         assert not marked(mark)
         if then is WAIT_AND_CATCH:
             assert out == "interrupted\n"
@@ -289,17 +269,13 @@ def test_ctrl_c_ends_everything_in_time(tmp_path, executor, then):
         else:
             assert process.returncode == -signal.SIGINT
             assert err.count("Traceback") == 1
-        assert took < CLOSE_WITHIN + 0.5  # for the interpreter's own end
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_leaving_the_interpreter_ends_everything_in_time(tmp_path, method):
+def test_leaving_the_interpreter_ends_everything_whatever_the_workers_are_at(tmp_path, method):
     with main_process(tmp_path, method, LEAVE) as (process, mark):
         assert process.stdout.readline() == "ready\n"
-        started = time.monotonic()
-        _, err = process.communicate(timeout=30)
-        took = time.monotonic() - started
+        _, err = process.communicate(timeout=HANGS)
         assert process.returncode == 0
         assert err == ""
         assert not marked(mark)
-        assert took < CLOSE_WITHIN + 0.3 + 0.5  # it sleeps for a moment, and ends

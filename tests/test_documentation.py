@@ -1,9 +1,12 @@
-"""What the documents show is run: the README's code, and the examples in docstrings."""
+"""What the documents show is run, what they link to is there, and what they claim is what was measured."""
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
+import socket
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,23 +15,79 @@ import rekindle
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 MODULES = [name for _, name, _ in pkgutil.walk_packages(rekindle.__path__, "rekindle.")]
+
+# Blocks of these kinds are shown and not run; every other has to be a kind that is run.
+SHOWN = {"sh", "diff", "text", "{toctree}", "{include}", ""}
+# What is printed by a document's code and promised in its text.
+PRINTED = {
+    "README.md": "waited",
+    "docs/fault-tolerance.md": "bad sample 13 in epoch 0: OSError: the disk has a scratch",
+}
+# Words that a reader who knows PyTorch would have to learn, and that the documents therefore do not use.
+PRIVATE_WORDS = (
+    r"data sets?|near-cop(?:y|ies)|Python's lock|whole numbers?|made anew|hand(?:s|ed|ing)? over|afar"
+)
+
+
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
 
 
 def code_blocks(document: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(r"^```python\n(.*?)^```", text_of(document), re.M | re.S)
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if code_blocks(name)])
-def test_the_code_of_a_document_runs_from_top_to_bottom(document, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "readme"}
+def prose_of(document: str) -> str:
+    return re.sub(r"^```.*?^```", "", text_of(document), flags=re.M | re.S)
+
+
+def run_code(document: str) -> None:
+    names: dict[str, object] = {"__name__": "documentation"}
     for number, block in enumerate(code_blocks(document)):
         exec(compile(block, f"{document}, block {number}", "exec"), names)
-    if document == "README.md":
-        printed = capsys.readouterr().out
-        assert "training loop waited for a batch" in printed
-        assert "bad sample 13 in epoch 0: OSError: the disk has a scratch" in printed
+
+
+@pytest.fixture
+def beside_frameworks(monkeypatch):
+    """What docs/integrations.md needs: a torchvision that can be imported, and what torchrun sets."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What these libraries warn of is not ours to mend.
+        importlib.import_module("benchmarks.torchvision_on_cpu")
+        yield
+
+
+@pytest.mark.parametrize(
+    "document", [name for name in DOCUMENTS if code_blocks(name) and name != "docs/integrations.md"]
+)
+def test_the_code_of_a_document_runs_from_top_to_bottom(document, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_code(document)
+    assert PRINTED.get(document, "") in capsys.readouterr().out
+
+
+def test_the_code_of_the_integrations_runs(tmp_path, monkeypatch, beside_frameworks):
+    monkeypatch.chdir(tmp_path)
+    run_code("docs/integrations.md")
+
+
+def test_the_readme_can_be_run_twice_in_the_same_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        run_code("README.md")
+
+
+@pytest.mark.parametrize("document", PAGES)
+def test_no_code_is_shown_without_being_run(document):
+    kinds = re.findall(r"^```([^\n]*)\n.*?^```", text_of(document), re.M | re.S)
+    assert {kind.split(" ")[0] for kind in kinds} <= {*SHOWN, "python"}
 
 
 @pytest.mark.parametrize("module", ["rekindle", *MODULES])
@@ -43,17 +102,112 @@ def test_there_are_examples_in_docstrings():
     assert sum(bool(test.examples) for module in modules for test in finder.find(module)) >= 4
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_every_file_that_a_document_links_to_exists(document):
-    text = (ROOT / document).read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
-    assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []
+# Links, names and words.
 
 
-def test_the_architecture_page_names_files_that_exist():
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:\w+/)?\w+\.py)`", text))
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a document's headings, as code hosts and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", prose_of(str(path.relative_to(ROOT))), re.M)
+    plain = (re.sub(r"[`*]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("document", PAGES)
+def test_every_link_of_a_document_leads_somewhere(document):
+    home = (ROOT / document).parent
+    for link in re.findall(r"\]\((?!https?:)([^)\s]*)\)", prose_of(document)):
+        file, _, anchor = link.partition("#")
+        if file.startswith("reference/"):  # Written when the site is built, which checks the link.
+            continue
+        target = (home / file).resolve() if file else ROOT / document
+        assert target.exists(), link
+        assert not target.is_relative_to(ROOT / "src"), f"{link}: the API reference is what documents link to"
+        assert not anchor or anchor in anchors_of(target), link
+
+
+def test_the_links_of_the_documents_are_found():
+    links = [link for name in DOCUMENTS for link in re.findall(r"\]\(([^)\s]*)\)", prose_of(name))]
+    assert len(links) > 50
+    assert any("#" in link for link in links)
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/how-it-works.md"])
+def test_a_page_about_the_code_names_files_that_exist(document):
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text_of(document)))
     source = ROOT / "src" / "rekindle"
     known = {str(path.relative_to(source)) for path in source.rglob("*.py")}
-    known |= {path.rpartition("/")[2] for path in known} | {"tests/test_architecture.py"}
+    known |= {path.rpartition("/")[2] for path in known}
+    known |= {f"tests/{path.name}" for path in (ROOT / "tests").glob("*.py")}
+    assert named
     assert named - known == set()
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_documents_speak_the_words_of_the_field(document):
+    assert re.findall(PRIVATE_WORDS, text_of(document), re.I) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_tests_and_benchmarks_that_a_document_names_exist(document):
+    text = prose_of(document)
+    for path in re.findall(r"`((?:tests|benchmarks)/\w+\.py)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`python -m benchmarks (\w+)", text):
+        assert (ROOT / "benchmarks" / f"{name}.py").exists(), name
+
+
+# Numbers.
+
+
+def kept(benchmark: str) -> dict[str, dict[str, float]]:
+    """By the title of each comparison, the ratio of each contender, and the median of the first."""
+    answer = json.loads((ROOT / "benchmarks" / "results" / f"{benchmark}.json").read_text(encoding="utf-8"))
+    return {
+        comparison["title"]: {
+            row["contender"]: row["median"] if row["ratio"] is None else row["ratio"]
+            for row in comparison["rows"]
+        }
+        for comparison in answer["comparisons"]
+    }
+
+
+def value(benchmark: str, title: str, contender: str) -> float:
+    """What the first comparison with this in its title found of a contender."""
+    found = [rows for name, rows in kept(benchmark).items() if title in name and contender in rows]
+    return found[0][contender]
+
+
+# Document, what it says with {} for the number, the number's format, and where it was measured.
+CLAIMS = [
+    ("README.md", "unchanged torchvision dataset is read {}×", ".1f", ("pil_pipeline", "", "rekindle")),
+    ("README.md", "small arrays {}×", ".1f", ("small_arrays", "as they are", "rekindle")),
+    ("README.md", "| {}× torch, 1.5× DALI", ".1f", ("peers", "against torch", "rekindle")),
+    ("README.md", "{}× DALI on the CPU", ".1f", ("peers", "against DALI", "rekindle")),
+    ("README.md", "| {}× torch at 96 %", ".1f", ("reuse", "", "refurbished")),
+    ("README.md", "| {}× h5py", ".0f", ("packed", "HDF5 that h5py wrote; copy", "rekindle")),
+    ("README.md", "{}× webdataset", ".1f", ("packed", "4 tar shards", "rekindle")),
+    ("docs/performance.md", "2 workers | `pil_pipeline` | {}×", ".2f", ("pil_pipeline", "", "rekindle")),
+    ("docs/performance.md", "| `reuse` | {}× (4.9", ".1f", ("reuse", "", "refurbished")),
+    ("docs/performance.md", "| `reuse` | {}× (1.5", ".1f", ("reuse", "", "unchanged, refurbished")),
+    ("docs/performance.md", "| `balance` | {} (", ".2f", ("balance", "CPU time", "cost")),
+    ("docs/performance.md", "| `first_batch` | {} of", ".2f", ("first_batch", "first batch", "rekindle")),
+    ("docs/performance.md", "strings | `memory` | {} of", ".2f", ("memory", "in all", "rekindle")),
+    ("docs/performance.md", "| `overhead` | {} µs", ".0f", ("overhead", "", "rekindle")),
+    ("docs/performance.md", "{}× (27", ".0f", ("peers", "in memory", "rekindle")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "claim", "form", "measured"), CLAIMS)
+def test_a_claimed_number_is_the_one_that_was_kept(document, claim, form, measured):
+    said = claim.format(format(value(*measured), form))
+    assert said in re.sub(r"\s+", " ", text_of(document))
+
+
+def test_the_picture_of_the_gain_shows_the_numbers_that_were_kept():
+    plot_gain, chart = (importlib.import_module(f"benchmarks.{name}") for name in ("plot_gain", "chart"))
+    rows = {row["contender"]: row for row in chart.comparisons("reuse")[0]["rows"]}
+    assert text_of("docs/gain.svg") == plot_gain.picture(rows), "run python -m benchmarks.plot_gain"
+    described = re.search(r"!\[(.*?)\]\(docs/gain.svg\)", text_of("README.md"))
+    assert described is not None
+    for row in rows.values():
+        assert f"{row['median']:,.0f}" in described[1]

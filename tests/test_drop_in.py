@@ -11,8 +11,8 @@ import torch
 import torch.utils.data
 
 import rekindle as rk
-from data_sets import WORKERS, Drawing, Shaped, Stream, Torch, Unsized, as_is
 from same import same
+from torch_datasets import WORKERS, Drawing, Shaped, Stream, Torch, Unsized, as_is
 
 
 def test_every_argument_is_in_torchs_place_with_torchs_default():
@@ -202,7 +202,7 @@ def test_iterating_without_workers_leaves_the_global_generators_alone(shuffle):
     assert before[0] == after[0]
     assert same(before[1], after[1])
     assert torch.equal(before[2], after[2])
-    # The generators that it gave to the data set were good ones, and new in every epoch.
+    # The generators that it gave to the dataset were good ones, and new in every epoch.
     drawn = torch.cat([batch[1] for epoch in epochs for batch in epoch]).tolist()
     assert len(set(drawn)) == 18
 

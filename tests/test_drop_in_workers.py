@@ -4,7 +4,6 @@ import itertools
 import multiprocessing
 import os
 import random
-import time
 
 import numpy as np
 import pytest
@@ -17,17 +16,18 @@ from torch.utils.data import (
 )
 
 import rekindle as rk
-from data_sets import (
+from same import same
+from torch_datasets import (
     WORKERS,
     Broken,
     BrokenStream,
+    Held,
     Numbered,
     OddError,
     OddlyBroken,
     SeesEnvironment,
     Shaped,
     Sharded,
-    Slow,
     Stream,
     Torch,
     WhoAmI,
@@ -36,9 +36,8 @@ from data_sets import (
     fail_to_start,
     summed,
 )
-from same import same
 
-# Iterable data sets.
+# Iterable datasets.
 
 
 @WORKERS
@@ -56,7 +55,7 @@ def test_uneven_shares_of_workers_are_dealt_as_torch_does(sizes, batch_size):
 
 
 @pytest.mark.parametrize("persistent_workers", [False, True])
-def test_streams_start_anew_in_every_epoch(persistent_workers):
+def test_iterable_datasets_start_again_in_every_epoch(persistent_workers):
     assert_same_epochs(
         Sharded(), epochs=3, batch_size=4, num_workers=2, persistent_workers=persistent_workers
     )
@@ -245,9 +244,7 @@ def test_what_no_collate_function_understands_raises_torchs_error(num_workers):
         list(rk.DataLoader([object(), object()], num_workers=num_workers))
 
 
-def test_a_timeout_is_an_error_in_time():
-    loader = rk.DataLoader(Slow(), num_workers=1, timeout=0.3)
-    started = time.monotonic()
+def test_a_timeout_is_an_error_and_does_not_wait_for_the_sample():
+    loader = rk.DataLoader(Held(), num_workers=1, timeout=0.3)
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.3 seconds"):
         next(iter(loader))
-    assert time.monotonic() - started < 3

@@ -1,4 +1,4 @@
-"""Folders of images: what ImageFolder sees, labels from files, listings that are kept, and clear errors."""
+"""Folders of images: what ImageFolder sees, labels from files, cached listings, and clear errors."""
 
 import json
 import os
@@ -6,10 +6,10 @@ import pickle
 from pathlib import Path
 
 import pytest
+from benchmarks.torchvision_on_cpu import torchvision
 
 from rekindle.errors import DataError
 from rekindle.fetch import Folder, listing
-from torchvision_on_cpu import torchvision
 
 
 def put(root: Path, *names: str) -> Path:
@@ -32,7 +32,7 @@ def classes(tmp_path: Path) -> Path:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(listing, "_KEEP_FROM", 1)
+    monkeypatch.setattr(listing, "_CACHE_FROM", 1)
     monkeypatch.setattr(listing, "_SETTLED", 0)
     return tmp_path / "cache"
 
@@ -62,7 +62,7 @@ def test_linked_class_folders_are_followed_and_loops_end(classes: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv with headings", "json", "pairs", "nested", "mapping"])
+@pytest.mark.parametrize("kind", ["csv", "csv with header", "json", "pairs", "nested", "mapping"])
 def test_labels_come_from_files_and_mappings(tmp_path: Path, kind: str) -> None:
     root = put(tmp_path, "b.png", "a.jpg", "c/d.png")
     labels = {"a.jpg": "tree", "b.png": "house", "c/d.png": "tree"}
@@ -70,7 +70,7 @@ def test_labels_come_from_files_and_mappings(tmp_path: Path, kind: str) -> None:
     given = None
     if kind == "csv":
         (root / "labels.csv").write_text(lines)
-    elif kind == "csv with headings":
+    elif kind == "csv with header":
         given = "mine.csv"
         (root / given).write_text("file,label\n" + lines)
     elif kind == "mapping":
@@ -93,28 +93,28 @@ def test_labels_that_are_numbers_are_the_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "labels", "told"),
+    ("names", "labels", "message"),
     [
         ((), None, "no class folders"),
         (("a.jpg",), None, "no class folders and no labels"),
         (("full/a.jpg", "empty/notes.txt"), None, "no images in the class folders empty"),
         (("a.jpg", "b.jpg"), {"a.jpg": 1}, "have no label, the first is 'b.jpg'"),
-        (("a.jpg",), {"a.jpg": 1, "b.jpg": 2}, "not there, the first is 'b.jpg'"),
+        (("a.jpg",), {"a.jpg": 1, "b.jpg": 2}, "do not exist, the first is 'b.jpg'"),
         ((), {"a.jpg": 1}, "holds no images"),
         (("a.jpg",), {"a.jpg": -1}, "negative"),
-        (("a.jpg",), {"a.jpg": 10_000_000}, "10000000, too large"),
-        (("a.jpg",), {"a.jpg": 10**30}, "too large for the number of a class"),
+        (("a.jpg",), {"a.jpg": 10_000_000}, "label 10000000 is too large"),
+        (("a.jpg",), {"a.jpg": 10**30}, "too large for a class number"),
         (("a.jpg",), "labels.xml", "but got"),
         (("a.jpg",), "none.csv", "cannot read"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, names, labels, told: str) -> None:
+def test_what_is_wrong_with_a_folder_is_reported(tmp_path: Path, names, labels, message: str) -> None:
     root = tmp_path / "data"
     root.mkdir()
     put(root, *names)
     if labels == "labels.xml":
         (root / labels).write_text("<a/>")
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         Folder(root, labels)
 
 
@@ -133,7 +133,7 @@ def test_broken_labels_are_refused(tmp_path: Path, text: str) -> None:
         Folder(tmp_path)
 
 
-def test_a_kept_listing_is_used_and_every_change_noticed(
+def test_a_cached_listing_is_used_and_every_change_noticed(
     classes: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Folder(classes).samples
@@ -148,20 +148,20 @@ def test_a_kept_listing_is_used_and_every_change_noticed(
     assert len(Folder(classes).samples) == len(before)
 
 
-def test_a_damaged_listing_is_made_again(classes: Path, cache: Path) -> None:
+def test_a_corrupt_listing_is_built_again(classes: Path, cache: Path) -> None:
     before = Folder(classes).samples
-    (kept,) = cache.rglob("*.npz")
-    whole = kept.read_bytes()
+    (cached,) = cache.rglob("*.npz")
+    whole = cached.read_bytes()
     for place in range(0, len(whole), 7):
         damaged = bytearray(whole)
         damaged[place] ^= 0x55
-        kept.write_bytes(damaged)
+        cached.write_bytes(damaged)
         assert Folder(classes).samples == before
-        kept.write_bytes(whole[:place])
+        cached.write_bytes(whole[:place])
         assert Folder(classes).samples == before
 
 
-def test_a_folder_that_just_changed_is_not_kept(
+def test_a_folder_that_just_changed_is_not_cached(
     classes: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "_SETTLED", 3600 * 10**9)
@@ -169,14 +169,14 @@ def test_a_folder_that_just_changed_is_not_kept(
     assert not list(cache.rglob("*.npz"))
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(
+def test_a_cache_that_cannot_be_written_is_harmless(
     classes: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.write_text("a file where a folder should be")
     assert len(Folder(classes))
 
 
-def test_files_that_are_read_in_pieces_are_whole(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reads_are_continued(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(classes)
     whole = [Path(path).read_bytes() for path, _ in folder.samples]
     read = os.read

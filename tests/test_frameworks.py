@@ -5,9 +5,17 @@ import warnings
 
 import pytest
 import torch
-from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 import rekindle as rk
+from rekindle.choose.partition import Share, share_of
 from same import same
 
 try:
@@ -26,7 +34,7 @@ with warnings.catch_warnings():  # What these libraries import is not ours to me
     warnings.simplefilter("ignore")
     import lightning
     from accelerate import Accelerator
-    from accelerate.data_loader import prepare_data_loader, skip_first_batches
+    from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.data import (
         _replace_dunder_methods,
@@ -34,7 +42,9 @@ with warnings.catch_warnings():  # What these libraries import is not ours to me
     from lightning.fabric.utilities.data import (
         _update_dataloader as fabric_update_dataloader,
     )
+    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
     from lightning.pytorch.utilities.data import _update_dataloader as trainer_update_dataloader
+    from timm.data.distributed_sampler import RepeatAugSampler
 
 OWN_ARGUMENTS = {
     "seed": 17,
@@ -273,3 +283,41 @@ def test_accelerate_trains_with_our_loader(accelerator):
             losses.append(loss.item())
     assert len(losses) == 20
     assert losses[-1] < losses[0] / 10
+
+
+# Several ranks.
+
+
+class Noisy(Dataset):
+    """Samples that draw."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return index, torch.rand(())
+
+
+def test_wrappers_of_lightning_and_accelerate_divide_what_has_each_sample_once():
+    def wrapped(sampler):
+        return DistributedSamplerWrapper(sampler, num_replicas=4, rank=2)
+
+    def sharded(sampler):
+        return BatchSamplerShard(BatchSampler(sampler, 3, False), 4, 2)
+
+    data = range(12)
+    for wrap in (wrapped, sharded):
+        assert share_of(wrap(SequentialSampler(data))) == Share()
+        assert share_of(wrap(RandomSampler(data))) == Share()
+        assert share_of(wrap(WeightedRandomSampler([1.0] * 12, 12))) == Share(2, 4)
+        assert share_of(wrap(RandomSampler(data, num_samples=30))) == Share(2, 4)
+
+
+def test_the_ranks_of_repeated_augmentation_in_timm_have_different_views():
+    ranks = []
+    for rank in range(3):
+        sampler = RepeatAugSampler(range(12), num_replicas=3, rank=rank, num_repeats=3)
+        loader = rk.DataLoader(Noisy(), batch_size=4, sampler=sampler, seed=3)
+        ranks.append([row for batch in loader for row in zip(*map(torch.Tensor.tolist, batch), strict=True)])
+    assert [index for index, _ in ranks[0]] == [index for index, _ in ranks[1]]
+    assert len({row for rank in ranks for row in rank}) == sum(map(len, ranks)) == 12

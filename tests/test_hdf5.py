@@ -75,7 +75,7 @@ def test_numbers_of_any_type_are_given_without_decoding(tmp_path: Path, dtype: s
         np.testing.assert_array_equal(data[number][0], numbers[number])
     with pytest.raises(rk.DecodeError, match=r"a\.h5.*is no image"):
         rk.open(tmp_path / "a.h5", images="table", transform=[rk.transforms.ToTensor()])[0]
-    with pytest.raises(FormatError, match="cannot tell which data set"):
+    with pytest.raises(FormatError, match="cannot tell which dataset"):
         rk.open(tmp_path / "a.h5")
 
 
@@ -104,7 +104,7 @@ def test_bytes_of_any_length_are_found_in_heaps(
     assert source.targets == list(range(COUNT))
 
 
-def test_a_data_set_a_sample_with_labels_as_attributes(tmp_path: Path) -> None:
+def test_a_dataset_a_sample_with_labels_as_attributes(tmp_path: Path) -> None:
     images = jpegs(3)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number, image in enumerate(images):
@@ -149,7 +149,7 @@ def test_axes_are_brought_into_order(tmp_path: Path) -> None:
     assert other.targets == list(range(COUNT))
 
 
-def test_labels_may_be_texts(tmp_path: Path) -> None:
+def test_labels_may_be_strings(tmp_path: Path) -> None:
     for number, dtype in enumerate((h5py.string_dtype(), "S5")):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["images"] = pixels(3, 4, 4, 3)
@@ -183,21 +183,23 @@ def _two(file: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "told"),
+    ("make", "options", "message"),
     [
         (_compact, {}, "compact"),
         (_external, {}, "stored in other files"),
-        (_two, {}, "name it by images=.*'a' .*'b'"),
-        (_two, {"images": "c"}, "there is no data set or group 'c'.*In the file are: 'a'"),
-        (_two, {"images": "a", "labels": "b"}, "labels='b' is no data set of 2"),
-        (lambda file: None, {}, "no data sets"),
+        (_two, {}, "give images=.*'a' .*'b'"),
+        (_two, {"images": "c"}, "there is no dataset or group 'c'.*The file has: 'a'"),
+        (_two, {"images": "a", "labels": "b"}, "labels='b' is not a dataset of 2"),
+        (lambda file: None, {}, "no datasets"),
         (lambda file: file.create_dataset("images", (3,), h5py.vlen_dtype(np.uint8)), {}, "never written"),
     ],
 )
-def test_what_cannot_be_read_says_why(tmp_path: Path, make: Any, options: Any, told: str) -> None:
+def test_what_cannot_be_read_is_an_error_that_says_why(
+    tmp_path: Path, make: Any, options: Any, message: str
+) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         make(file)
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=message):
         rk.open(tmp_path / "a.h5", **options)
 
 
@@ -206,7 +208,7 @@ def test_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
         file["images"] = pixels(2, 2, 2, 3)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["images"] = h5py.ExternalLink("secret.h5", "/images")
-    with pytest.raises(FormatError, match="no data sets"):
+    with pytest.raises(FormatError, match="no datasets"):
         rk.open(tmp_path / "a.h5")
 
 
@@ -276,7 +278,7 @@ def test_labels_are_looked_for_near_the_images_first(
 def test_packages_are_found_where_this_process_finds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by PYTHONPATH; and if they cannot be imported, that is said, and not that the file is damaged."""
+    """Also by PYTHONPATH; where they cannot be imported, the error says so, not that the file is corrupt."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["images"] = pixels(3, 4, 5, 3)
     (tmp_path / "packages").mkdir()

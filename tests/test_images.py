@@ -1,4 +1,4 @@
-"""Data sets of images: useful alone, and native in the loader with the same bytes everywhere."""
+"""Datasets of images: useful without the loader, and native in it with the same bytes everywhere."""
 
 import io
 import os
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import default_collate
 
 import rekindle as rk
 from photographs import photographs
-from rekindle import keys
+from rekindle.core import counter_rng
+from rekindle.prepare.native import as_native
 from same import same
-from torchvision_on_cpu import torchvision
 
 T = rk.transforms
 STEPS = [
@@ -73,16 +74,16 @@ def load(dataset: Any, **settings: Any) -> Any:
 
 
 def expected(dataset: Any, order: list[list[int]], epoch: int) -> list[Any]:
-    """What the definition says: a sample is a function of its numbers, and these of its key."""
+    """By definition: a sample is a function of its uniforms, and these of its key."""
     made = []
     for ids in order:
-        numbers = keys.uniforms(3, ids, epoch, count=dataset.uniforms)
-        made.append(default_collate([dataset.sample(i, row) for i, row in zip(ids, numbers, strict=True)]))
+        uniforms = counter_rng.uniforms(3, ids, epoch, count=dataset.uniforms)
+        made.append(default_collate([dataset.sample(i, row) for i, row in zip(ids, uniforms, strict=True)]))
     return made
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_bytes_whoever_makes_them(root: Path, way: str) -> None:
+def test_the_same_bytes_for_every_executor(root: Path, way: str) -> None:
     dataset = rk.open(root, transform=STEPS)
     loader = load(dataset, **WAYS[way])
     batches, order = [], []
@@ -106,7 +107,7 @@ def test_epochs_differ_and_repeat(root: Path) -> None:
 
 @pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
 @pytest.mark.parametrize("options", [{"channels_last": True}, {"dtype": torch.uint8}], ids=str)
-def test_options_hold_in_batches(root: Path, way: str, options: dict[str, Any]) -> None:
+def test_options_apply_to_batches(root: Path, way: str, options: dict[str, Any]) -> None:
     dataset = rk.open(root, transform=STEPS, **options)
     batches = epochs(load(dataset, shuffle=False, **WAYS[way]), 1)
     order = [list(range(SAMPLES))[start : start + 5] for start in range(0, SAMPLES, 5)]
@@ -118,7 +119,7 @@ def test_options_hold_in_batches(root: Path, way: str, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
-def test_a_collate_function_of_ones_own_sees_the_same_samples(root: Path, way: str) -> None:
+def test_a_users_collate_function_gets_the_same_samples(root: Path, way: str) -> None:
     dataset = rk.open(root, transform=STEPS)
     plain = epochs(load(dataset, num_workers=0), 1)
     collated = epochs(load(dataset, collate_fn=_collate, **WAYS[way]), 1)
@@ -130,7 +131,7 @@ def _collate(samples: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
-def test_a_resumed_epoch_goes_on_with_the_same_bytes(root: Path, way: str) -> None:
+def test_a_resumed_epoch_continues_with_the_same_bytes(root: Path, way: str) -> None:
     dataset = rk.open(root, transform=STEPS)
     whole = epochs(load(dataset, num_workers=2), 1)
     for step in range(5):
@@ -145,14 +146,14 @@ def test_a_resumed_epoch_goes_on_with_the_same_bytes(root: Path, way: str) -> No
 
 
 @pytest.mark.parametrize("way", ["inline", "2 threads", "2 processes"])
-def test_a_broken_image_is_named(broken: Path, way: str) -> None:
+def test_a_corrupt_image_is_named(broken: Path, way: str) -> None:
     loader = load(rk.open(broken, transform=STEPS), shuffle=False, **WAYS[way])
-    with pytest.raises(rk.DecodeError, match=r"007\.jpg.*\(sample \d+\): a broken JPEG"):
+    with pytest.raises(rk.DecodeError, match=r"007\.jpg.*\(sample \d+\): a corrupt JPEG"):
         epochs(loader)
 
 
 @pytest.mark.parametrize("on_error", ["skip", "substitute"])
-def test_broken_images_are_passed_over_alike_everywhere(broken: Path, on_error: str) -> None:
+def test_corrupt_images_are_skipped_alike_by_every_executor(broken: Path, on_error: str) -> None:
     dataset = rk.open(broken, transform=STEPS)
     found = {}
     for way in ("inline", "2 threads", "4 threads", "2 processes"):
@@ -165,7 +166,7 @@ def test_broken_images_are_passed_over_alike_everywhere(broken: Path, on_error: 
     assert sum(len(labels) for _, labels in batches) == 2 * (SAMPLES - 2 if on_error == "skip" else SAMPLES)
 
 
-def test_a_data_set_is_useful_alone(root: Path) -> None:
+def test_a_dataset_works_without_the_loader(root: Path) -> None:
     plain = rk.open(root)
     theirs = torchvision.datasets.ImageFolder(str(root))
     assert (plain.classes, plain.class_to_idx) == (theirs.classes, theirs.class_to_idx)
@@ -180,7 +181,7 @@ def test_a_data_set_is_useful_alone(root: Path) -> None:
         plain[SAMPLES]
 
 
-def test_asked_alone_it_draws_as_torchvision_does_from_torchs_generator(root: Path) -> None:
+def test_indexing_draws_from_torchs_generator_as_torchvision_does(root: Path) -> None:
     dataset = pickle.loads(pickle.dumps(rk.open(root, transform=T.Compose(STEPS))))
     torch.manual_seed(5)
     first, second = dataset[2][0], dataset[2][0]
@@ -190,13 +191,13 @@ def test_asked_alone_it_draws_as_torchvision_does_from_torchs_generator(root: Pa
 
 
 @pytest.mark.parametrize("way", ["inline", "2 processes"])
-def test_foreign_transforms_run_unchanged_in_processes(root: Path, way: str) -> None:
+def test_third_party_transforms_run_unchanged_in_processes(root: Path, way: str) -> None:
     pytest.importorskip("torchvision")
     transforms = torchvision.transforms
     compose = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
     dataset = rk.open(root, transform=compose)
     assert not dataset.releases_gil
-    assert dataset.uniforms is None
+    assert as_native(dataset) is None
     loader = load(dataset, **WAYS[way])
     assert same(epochs(loader, 1), epochs(load(dataset, num_workers=0), 1))
 
@@ -219,7 +220,7 @@ def _with_noise(image: np.ndarray) -> np.ndarray:
     return image ^ np.random.randint(0, 8, image.shape, dtype=np.uint8)
 
 
-def test_training_that_draws_meanwhile_changes_nothing(root: Path) -> None:
+def test_draws_of_the_training_loop_do_not_matter(root: Path) -> None:
     dataset = rk.open(root, transform=STEPS)
     quiet = epochs(load(dataset, num_workers=2))
     torch.manual_seed(1)
@@ -232,7 +233,7 @@ def test_training_that_draws_meanwhile_changes_nothing(root: Path) -> None:
             drawn.append(torch.rand(3))
     assert same(noisy, quiet)
     torch.manual_seed(1)
-    assert all(torch.equal(torch.rand(3), numbers) for numbers in drawn)
+    assert all(torch.equal(torch.rand(3), uniforms) for uniforms in drawn)
 
 
 ARRAY_STEPS = [
@@ -251,7 +252,7 @@ EXTRAS: list[list[Any]] = [[], [T.Posterize(4)], [T.RandomErasing()]]
     [(way, extra) for way in WAYS for extra in EXTRAS if not extra or way != "2 spawned"],  # which is slow
     ids=str,
 )
-def test_arrays_in_memory_are_the_same_everywhere(way: str, extra: list[Any]) -> None:
+def test_arrays_in_memory_are_the_same_for_every_executor(way: str, extra: list[Any]) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (SAMPLES, 32, 32, 3), dtype=np.uint8)
     steps = (
@@ -267,22 +268,22 @@ def test_arrays_in_memory_are_the_same_everywhere(way: str, extra: list[Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (lambda root: rk.open(root, transform=3), "transform is 3"),
-        (lambda root: rk.open(root, transform=STEPS, decode=False), "decode=False gives bytes"),
+        (lambda root: rk.open(root, transform=STEPS, decode=False), "decode=False yields bytes"),
         (lambda root: rk.open(root, transform=len, channels_last=True), "are for steps of"),
         (lambda root: rk.ArrayImages(np.zeros((2, 3, 4)), [0, 1]), "images are float64"),
         (lambda root: rk.ArrayImages(np.zeros((2, 3, 4, 3), np.uint8), [0]), "Give one for each"),
         (lambda root: rk.ArrayImages(np.zeros((2, 3, 4, 3), np.uint8), [0, 1], len), "Give steps of"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(root: Path, call: Any, told: str) -> None:
-    with pytest.raises(rk.ArgumentError, match=told):
+def test_wrong_arguments_are_rejected_at_construction(root: Path, call: Any, message: str) -> None:
+    with pytest.raises(rk.ArgumentError, match=message):
         call(root)
 
 
-def test_a_file_that_is_gone_is_named(root: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(root: Path, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (9, 9)).save(buffer, "PNG")
     (tmp_path / "a").mkdir()

@@ -13,8 +13,11 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 import rekindle as rk
+from naming import named
 from rekindle.choose import plan_epoch, planned_orders
-from rekindle.run.tickets import Made
+from rekindle.choose.position import Position
+from rekindle.run.in_flight_batch import CollatedBatch
+from rekindle.ship import yielded
 
 SIZE = 60
 LOSSES = torch.rand(SIZE, generator=torch.Generator().manual_seed(1)) * 3
@@ -98,7 +101,7 @@ def test_epochs_differ_and_are_those_of_the_plan(name, references):
         {"num_workers": 3, "executor": "threads", "prefetch_factor": 4},
         {"dataset": TensorDataset(torch.arange(SIZE))},
     ],
-    ids=str,
+    ids=named,
 )
 def test_the_choice_does_not_depend_on_who_loads(name, arguments, references):
     loader = make_loader(METHODS[name](), **arguments)
@@ -127,7 +130,7 @@ def test_workers_stay_alive_from_epoch_to_epoch():
 def test_the_next_epoch_is_under_way_when_one_has_ended():
     loader = make_loader(rk.Buckets(warmup=1, rate=0.2, confidence=0), num_workers=1)
     train(loader, 2)
-    assert loader._parked.is_ahead_at(rk.state.Position(epoch=2))
+    assert loader._epochs.is_ahead_at(Position(epoch=2))
     assert len(loader) == -(-(SIZE - 24) // 8)
     loader.close()
 
@@ -148,7 +151,8 @@ class Deadly(Numbers):
 
 
 def test_a_killed_worker_changes_no_score_and_no_choice(tmp_path, references):
-    loader = make_loader(METHODS["InfoBatch"](), Deadly(tmp_path / "killed"), num_workers=1)
+    deadly = Deadly(tmp_path / "killed")
+    loader = make_loader(METHODS["InfoBatch"](), deadly, num_workers=1, persistent_workers=True)
     assert train(loader, 5) == references["InfoBatch"]
     assert (tmp_path / "killed").exists()
     assert loader.report().replaced_workers == 1
@@ -157,12 +161,14 @@ def test_a_killed_worker_changes_no_score_and_no_choice(tmp_path, references):
 
 def test_scores_tell_the_age_of_the_view_that_they_were_measured_on():
     loader = make_loader(rk.Uniform())
-    loader._adaptive.scores.turns[:] = 5
+    loader._importance.scores.turns[:] = 5
     plan = plan_epoch(size=SIZE, epoch=6, seed=0, shuffle=False, batch_size=8, drop_last=False)
     plan = dataclasses.replace(plan, generations=4 - np.arange(SIZE) % 3)
     order = next(iter(planned_orders(plan)))
-    loader._adaptive.tell(Made(order, order.ids, None, bad=[2]), torch.ones(7), None, None, None)
-    taken = loader._adaptive.feedback.take()
+    loader._importance.report_feedback(
+        yielded(CollatedBatch(order, order.ids, None, bad=[2])), torch.ones(7), None, None, None
+    )
+    taken = loader._importance.intake.feedback.take()
     assert taken.ids.tolist() == [0, 1, 3, 4, 5, 6, 7]
     assert taken.age.tolist() == [0, 1, 0, 1, 2, 0, 1]
 
@@ -170,14 +176,14 @@ def test_scores_tell_the_age_of_the_view_that_they_were_measured_on():
 # Together with reuse.
 
 
-MADE: list[int] = []  # Not in the data set: one that changes is not reused.
+COMPUTED: list[int] = []  # Not in the dataset: one that changes is not reused.
 
 
 class Drawn(Numbers):
-    """Sample i with a number that is drawn when it is made."""
+    """Sample i with a number that is drawn when it is computed."""
 
     def __getitem__(self, index):
-        MADE.append(index)
+        COMPUTED.append(index)
         return index, torch.rand(())
 
 
@@ -190,7 +196,7 @@ def refurbished(**arguments):
 
 def test_what_is_cached_ages_by_uses_and_not_by_epochs():
     loader = refurbished()
-    MADE.clear()
+    COMPUTED.clear()
     fresh: dict[int, list[bool]] = {index: [] for index in range(SIZE)}
     numbers: dict[int, list[float]] = {index: [] for index in range(SIZE)}
     for _ in range(12):
@@ -203,26 +209,26 @@ def test_what_is_cached_ages_by_uses_and_not_by_epochs():
             loader.feedback(LOSSES[rows])
     assert len({len(uses) for uses in fresh.values()}) > 3, "some are used more often than others"
     for index in range(SIZE):
-        made = np.flatnonzero(fresh[index])
-        assert made[0] == 0
-        assert (np.diff(made)[1:] == 2).all(), "after the first round, each part is used twice"
-        assert len(set(numbers[index])) == len(made)
-    # Eight are made to see how large they are, and one a pass before it is known that it draws numbers.
-    anew = sum(map(sum, fresh.values()))
-    assert anew <= len(MADE) <= anew + 8 + 12
-    ages = loader._adaptive.scores.age
+        computed = np.flatnonzero(fresh[index])
+        assert computed[0] == 0
+        assert (np.diff(computed)[1:] == 2).all(), "after the first round, each result is used twice"
+        assert len(set(numbers[index])) == len(computed)
+    # Eight are computed to measure their size, and one per epoch to find out whether it draws numbers.
+    recomputed = sum(map(sum, fresh.values()))
+    assert recomputed <= len(COMPUTED) <= recomputed + 8 + 12
+    ages = loader._importance.scores.age
     assert set(ages.tolist()) == {0, 1}
 
 
 def test_refurbished_and_chosen_samples_resume_exactly():
-    def _told(loader, batch):
+    def _reported(loader, batch):
         loader.feedback(LOSSES[batch[0]])
         return batch
 
     def epochs(loader, count):
         return [
-            [(rows.tolist(), drawn.tolist(), loader.batch.fresh.tolist())
-             for rows, drawn in (_told(loader, batch) for batch in loader)]
+            [(rows.tolist(), drawn.tolist())
+             for rows, drawn in (_reported(loader, batch) for batch in loader)]
             for _ in range(count)
         ]  # fmt: skip
 
@@ -231,7 +237,7 @@ def test_refurbished_and_chosen_samples_resume_exactly():
     assert epochs(first, 2) == reference[:2]
     iterator = iter(first)
     for _ in range(2):
-        _told(first, next(iterator))
+        _reported(first, next(iterator))
     state = first.state_dict()
     second = refurbished(num_workers=2, multiprocessing_context="fork")
     second.load_state_dict(state)
@@ -239,12 +245,15 @@ def test_refurbished_and_chosen_samples_resume_exactly():
     second.close()
 
 
-# Forgetting.
+# Missing feedback.
 
 
-def test_forgetting_feedback_is_an_error_after_the_first_epoch_that_names_the_method():
+def test_missing_feedback_is_an_error_after_the_first_epoch_that_names_method_and_epoch():
     loader = make_loader(rk.InfoBatch(epochs=3))
-    with pytest.raises(rk.FeedbackError, match=r"importance=InfoBatch.*loader\.feedback"):
+    with pytest.raises(
+        rk.FeedbackError,
+        match=r"importance=InfoBatch.*no feedback was reported for epoch 0.*loader\.feedback",
+    ):
         for _ in loader:
             pass
     workers = make_loader(rk.Buckets(), num_workers=1)
@@ -253,10 +262,10 @@ def test_forgetting_feedback_is_an_error_after_the_first_epoch_that_names_the_me
             pass
 
 
-def test_forgetting_it_in_a_later_epoch_is_an_error_as_well():
+def test_missing_feedback_in_a_later_epoch_is_an_error_as_well():
     loader = make_loader(rk.InfoBatch(epochs=3))
     train(loader, 1)
-    with pytest.raises(rk.FeedbackError):
+    with pytest.raises(rk.FeedbackError, match="epoch 1"):
         list(loader)
 
 
@@ -285,7 +294,7 @@ class HardHalf:
         return hardest, np.full(len(hardest), 0.5)
 
 
-def test_a_method_of_ones_own_is_an_object_with_a_plan():
+def test_any_object_with_a_plan_is_a_method():
     loader = make_loader(HardHalf(), shuffle=False)
     for rows in loader:
         loader.feedback(LOSSES[rows])
@@ -296,6 +305,85 @@ def test_a_method_of_ones_own_is_an_object_with_a_plan():
         loader.feedback(LOSSES[rows])
     assert seen == np.argsort(-LOSSES.numpy())[:30].tolist()
     assert weights == [0.5] * 30
+
+
+class Alternating(rk.ImportanceMethod):
+    """A subclass with a plan, and nothing else."""
+
+    def plan(self, epoch, scores):
+        return np.arange(epoch % 2, len(scores), 2), None
+
+
+class Counting:
+    """Not a subclass, with all the optional parts of one: begins one sample later in each epoch."""
+
+    needs_feedback = False
+    even_batches = True
+
+    def __init__(self):
+        self.epochs = 0
+
+    def plan(self, epoch, scores):
+        self.epochs += 1
+        ids = np.arange(self.epochs, len(scores))
+        return ids, np.where(ids % 2, 3.0, 1.0)
+
+    def wants_load_times(self, epoch):
+        return epoch == 1
+
+    def describe(self):
+        return {"epochs planned": self.epochs}
+
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+def test_a_subclass_needs_no_more_than_a_plan():
+    loader = make_loader(Alternating(), shuffle=False)
+    seen = []
+    for _ in range(2):
+        for rows in loader:
+            seen += rows.tolist()
+            loader.feedback(LOSSES[rows])
+    assert seen == [*range(0, SIZE, 2), *range(1, SIZE, 2)]
+    state = loader.state_dict()
+    assert state["importance_state"]["own"] is None
+    resumed = make_loader(Alternating(), shuffle=False)
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)).tolist() == list(range(0, 16, 2))
+    with pytest.raises(TypeError, match="abstract"):
+        type("Planless", (rk.ImportanceMethod,), {})()
+
+
+def test_the_optional_parts_of_an_object_that_is_no_subclass_are_used():
+    loader = make_loader(Counting(), shuffle=False)
+    for epoch in range(2):
+        for step, rows in enumerate(loader):
+            if step == 0:
+                assert rows[0] == epoch + 1
+            assert loader.batch.weights.mean() == pytest.approx(1)
+    assert loader.report().importance["epochs planned"] == 3
+    loads = loader._importance.scores.loads
+    assert loads.sum() == SIZE - 2, "timed in epoch 1 alone"
+    resumed = make_loader(Counting(), shuffle=False)
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed))[0] == 3
+    assert resumed.report().importance["epochs planned"] == 3
+
+
+def test_a_state_that_a_method_cannot_load_is_refused():
+    class Remembering(HardHalf):
+        def state_dict(self):
+            return {"half": 1}
+
+    Remembering.__name__ = "HardHalf"
+    with pytest.raises(rk.StateError, match="HardHalf has no load_state_dict"):
+        make_loader(HardHalf()).load_state_dict(make_loader(Remembering()).state_dict())
+    with pytest.raises(rk.StateError, match="HardHalf"):
+        make_loader(Remembering()).load_state_dict(make_loader(HardHalf()).state_dict())
 
 
 def test_a_method_that_plans_nonsense_is_named():
@@ -315,7 +403,7 @@ def test_two_loaders_may_share_a_method():
     assert method.waiting is None
 
 
-# What does not go together.
+# What cannot be combined.
 
 
 class Stream(IterableDataset):
@@ -335,7 +423,7 @@ class Stream(IterableDataset):
         ({"method": "BS-random"}, "plan"),
     ],
 )
-def test_what_does_not_go_with_importance_is_refused_at_construction(arguments, word):
+def test_what_cannot_be_combined_with_importance_is_refused_at_construction(arguments, word):
     arguments = dict(arguments)
     method = arguments.pop("method", rk.Buckets())
     with pytest.raises(rk.ArgumentError, match=word):
@@ -423,13 +511,13 @@ def _damaged():
     yield "epoch", changed(epoch="two")
     yield "seconds", changed(seconds=[1.0])
     yield "measured", {**state, "importance_state": {k: v for k, v in own.items() if k != "measured"}}
-    yield "ids", changed(loaded=None)
+    yield "loaded", changed(loaded=None)
     yield "ranks", changed(world=2)
-    yield "own|remembered", changed(own=None)
+    yield "own", changed(own=None)
     yield "waiting", changed(own={**own["own"], "waiting": own["own"]["waiting"][:-1]})
     yield "waiting", changed(own={**own["own"], "waiting": own["own"]["waiting"].float()})
     yield "stage", changed(own={**own["own"], "stage": 9})
-    yield "cannot use", changed(own={"stage": 1})
+    yield "waiting", changed(own={"stage": 1})
     yield "step", {**state, "step": 99}
 
 
@@ -460,13 +548,13 @@ def test_the_report_says_how_samples_are_chosen(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "rekindle"):
         train(loader, 3)
     report = loader.report()
-    told = report.to_dict()["importance"]
-    assert told["method"] == "Buckets"
-    assert told["samples scored"] == SIZE
-    assert told["samples chosen"] == SIZE - told["waiting"]
-    assert told["waiting"] > 0
+    summary = report.to_dict()["importance"]
+    assert summary["method"] == "Buckets"
+    assert summary["samples scored"] == SIZE
+    assert summary["samples chosen"] == SIZE - summary["waiting"]
+    assert summary["waiting"] > 0
     assert "importance: method Buckets" in str(report).replace("\n", " ")
     report.to_html(tmp_path / "report.html")
-    assert "sampling out" in (tmp_path / "report.html").read_text() or "re-sampling" in str(told["stage"])
+    assert "sampling out" in (tmp_path / "report.html").read_text() or "re-sampling" in str(summary["stage"])
     assert "bottleneck=" in caplog.text
     assert rk.DataLoader(Numbers()).report().to_dict()["importance"] is None

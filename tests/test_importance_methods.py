@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rekindle as rk
-from rekindle.choose import Measured, Scores, checked
+from rekindle.choose import Measured, Scores
 from rekindle.choose.importance.criteria import cross_entropy, cross_entropy_of_iowa, importance, io, margin
-from rekindle.choose.importance.draws import capped, lowest, share_of, systematic
-from rekindle.choose.importance.ranks import percentiles
-from rekindle.choose.importance.redundant import without_copies
+from rekindle.choose.importance.percentiles import percentiles
+from rekindle.choose.importance.systematic_sampling import capped, lowest, share_of, systematic
+from rekindle.choose.selection import validated
 from scored import scored
 
 SIZES, SEEDS = st.integers(1, 300), st.integers(0, 2**63 - 1)
@@ -32,7 +32,7 @@ METHODS = {
 @given(size=SIZES, seed=SEEDS, known=st.floats(0, 1), epoch=st.integers(0, 12))
 @settings(max_examples=40)
 def test_the_same_scores_give_the_same_usable_plan(name, size, seed, known, epoch):
-    plans = [checked(METHODS[name]().plan(epoch, scored(size, seed, known)), size, name) for _ in range(2)]
+    plans = [validated(METHODS[name]().plan(epoch, scored(size, seed, known)), size, name) for _ in range(2)]
     assert np.array_equal(plans[0][0], plans[1][0])
     assert np.array_equal(plans[0][1], plans[1][1])
 
@@ -63,7 +63,7 @@ def test_a_cycle_of_random_subsets_goes_through_all_samples(size, seed, keep):
 
 
 @given(size=SIZES, seed=SEEDS, keep=st.floats(0.01, 1), known=st.floats(0, 1))
-def test_selective_backprop_keeps_the_share_that_it_is_told(size, seed, keep, known):
+def test_selective_backprop_keeps_the_share_that_is_asked_for(size, seed, keep, known):
     ids, _ = rk.SelectiveBackprop(keep=keep).plan(1, scored(size, seed, known))
     assert len(ids) == len(set(ids.tolist()))
     assert abs(len(ids) - max(1, share_of(size, keep))) <= 1
@@ -181,6 +181,17 @@ def test_selective_backprop_keeps_by_the_power_of_the_percentile():
     assert counts.sum() / 500 == pytest.approx(50, abs=1)
 
 
+@pytest.mark.parametrize("size", [100, 5000])
+@pytest.mark.parametrize("floor", [0.05, 0.2])
+def test_selective_backprop_corrects_by_no_more_than_its_floor(size, floor):
+    scores, method = scored(size, 4), rk.SelectiveBackprop(correct=True, floor=floor)
+    heaviest = 0.0
+    for seed in range(20):
+        scores.seed = seed
+        heaviest = max(heaviest, method.plan(1, scores)[1].max())
+    assert 0.5 / floor < heaviest <= 1 / floor
+
+
 # Draws.
 
 
@@ -251,24 +262,7 @@ def test_what_was_never_measured_is_most_important(size, seed, known):
         assert np.isinf(importance(scores, criteria, 0.5)[~scores.known]).all()
 
 
-# Copies.
-
-
-@given(st.lists(st.integers(-1, 5), min_size=1, max_size=60), st.data())
-def test_one_member_stands_for_a_group(groups, data):
-    groups = np.array(groups)
-    ids = np.flatnonzero(data.draw(st.lists(st.booleans(), min_size=len(groups), max_size=len(groups))))
-    uniforms = np.random.default_rng(0).random(len(groups))
-    removed = without_copies(ids, groups, uniforms, "remove")
-    repeated = without_copies(ids, groups, uniforms, "repeat")
-    alone = ids[groups[ids] < 0]
-    assert set(alone) <= set(removed.tolist())
-    assert sorted(set(repeated.tolist())) == removed.tolist()
-    assert len(removed) == len(alone) + len(set(groups[ids][groups[ids] >= 0].tolist()))
-    assert np.array_equal(groups[repeated], groups[ids])
-
-
-# What cannot work is found when a method is made.
+# Parameters are checked at construction.
 
 
 @pytest.mark.parametrize(
@@ -312,4 +306,4 @@ def test_parameters_that_cannot_work_are_refused(make):
 )
 def test_a_plan_that_cannot_be_used_is_refused_with_its_methods_name(planned):
     with pytest.raises(rk.ArgumentError, match=r"Mine\.plan"):
-        checked(planned, 10, "Mine")
+        validated(planned, 10, "Mine")

@@ -1,4 +1,4 @@
-"""The kernel that ends a pipeline: computed values are those of the table, to the last bit."""
+"""The fused kernel: computed values are bit-identical to those of the lookup table."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rekindle as rk
-from rekindle.prepare import kernel
+from rekindle.prepare import fused_kernel
+from rekindle.prepare.lookup_table import lookup_table, normalization_of
 from rekindle.prepare.pipeline import Pipeline
-from rekindle.prepare.value_table import normal_of, value_table
 
 T = rk.transforms
 CPU = Path("/proc/cpuinfo")
@@ -30,13 +30,13 @@ FILL = np.array([7, 77, 177], dtype=np.uint8)
 )
 def test_computed_values_are_those_of_the_table(means, stds, shape, size, offset, flips, channels_last, seed):
     steps = [T.ToTensor(), T.Normalize(means, stds)]
-    table, _ = value_table(steps, None)
+    table, _ = lookup_table(steps, None)
     image = np.random.default_rng(seed).integers(0, 256, (*shape, 3), dtype=np.uint8)
     computed, looked_up = np.zeros((2, 3, *size), dtype=np.float32)
     if channels_last:
         computed = np.moveaxis(np.zeros((*size, 3), dtype=np.float32), 2, 0)
-    kernel.finish(image, *offset, *flips, FILL, table, normal_of(steps, table), computed)
-    kernel.finish(image, *offset, *flips, FILL, table, kernel.NO_NORMAL, looked_up)
+    fused_kernel.finish(image, *offset, *flips, FILL, table, normalization_of(steps, table), computed)
+    fused_kernel.finish(image, *offset, *flips, FILL, table, fused_kernel.USE_TABLE, looked_up)
     assert computed.tobytes() == looked_up.tobytes()
     rows = np.arange(size[0])[:: -1 if flips[1] else 1] + offset[0]
     columns = np.arange(size[1])[:: -1 if flips[0] else 1] + offset[1]
@@ -48,11 +48,11 @@ def test_computed_values_are_those_of_the_table(means, stds, shape, size, offset
 
 @pytest.mark.skipif(not CPU.exists() or " fma " not in CPU.read_text(), reason="takes a processor with FMA")
 @pytest.mark.parametrize("steps", [[], [T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]])
-def test_usual_normalisations_are_computed(steps):
-    assert Pipeline([T.ToTensor(), *steps])._normal.size
+def test_common_normalizations_are_computed(steps):
+    assert Pipeline([T.ToTensor(), *steps])._constants.size
 
 
-def test_what_is_no_normalisation_is_looked_up():
-    assert Pipeline([T.Invert(), T.ToTensor()])._normal.size == 0
-    assert Pipeline([T.PILToTensor()])._normal.size == 0
-    assert Pipeline([T.ToTensor(), *[T.Normalize([0.5], [0.25])] * 2])._normal.size == 0
+def test_everything_else_is_looked_up():
+    assert Pipeline([T.Invert(), T.ToTensor()])._constants.size == 0
+    assert Pipeline([T.PILToTensor()])._constants.size == 0
+    assert Pipeline([T.ToTensor(), *[T.Normalize([0.5], [0.25])] * 2])._constants.size == 0

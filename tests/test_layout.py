@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.utils.data import default_collate
 
-from rekindle.run import layout
+from naming import named
+from rekindle.run import batch_layout
 from same import same
 
 Point = namedtuple("Point", ["x", "y"])
@@ -82,7 +83,7 @@ def _scalar_of(dtype):
 
 
 def leaves():
-    """Strategies of strategies: what all samples of a data set have at one place."""
+    """Strategies of strategies: what all samples of a dataset have at one place."""
     return st.one_of(
         st.builds(_array_of, st.sampled_from(NUMPY_DTYPES), SHAPES, st.booleans()),
         st.builds(_tensor_of, st.sampled_from(TORCH_DTYPES), SHAPES, st.booleans()),
@@ -111,34 +112,34 @@ def branches(parts):
     )
 
 
-DATA_SETS = st.recursive(leaves(), branches, max_leaves=6).flatmap(
+STRUCTURES = st.recursive(leaves(), branches, max_leaves=6).flatmap(
     lambda sample: st.lists(sample, min_size=1, max_size=5)
 )
 
 
 def collate(samples, rows=None):
     """The batch, each sample written to its row, as workers do it."""
-    spec = layout.describe(samples[0])
+    spec = batch_layout.describe(samples[0])
     assert spec is not None, "a sample that is not understood"
-    arranged = layout.Layout(spec, rows or len(samples))
+    arranged = batch_layout.Layout(spec, rows or len(samples))
     memory = np.full(arranged.nbytes, 0xA5, dtype=np.uint8)
     tensors = arranged.tensors(memory, len(samples))
-    columns = layout.columns(samples, spec)
+    columns = batch_layout.columns(samples, spec)
     for number, (leaf, column) in enumerate(zip(arranged.leaves, columns, strict=True)):
         if tensors[number] is None:
-            tensors[number] = layout.check_objects(leaf, column)
+            tensors[number] = batch_layout.check_strings(leaf, column)
         else:
-            layout.write(leaf, column, tensors[number])
-    return layout.assemble(spec, tensors)
+            batch_layout.write(leaf, column, tensors[number])
+    return batch_layout.assemble(spec, tensors)
 
 
 @settings(max_examples=400)
-@given(DATA_SETS)
+@given(STRUCTURES)
 def test_any_batch_is_exactly_that_of_default_collate(samples):
     assert same(collate(samples), default_collate(samples))
 
 
-@given(DATA_SETS, st.integers(0, 7))
+@given(STRUCTURES, st.integers(0, 7))
 def test_a_layout_may_have_more_rows_than_a_batch(samples, more):
     assert same(collate(samples, len(samples) + more), default_collate(samples))
 
@@ -154,8 +155,8 @@ def test_scalars_that_torch_cannot_collate_keep_their_type_too():
 
 
 def test_parts_of_a_batch_do_not_overlap():
-    spec = layout.describe({"a": torch.ones(3), "b": 1, "c": np.ones((2, 2), np.int16), "d": "x"})
-    arranged = layout.Layout(spec, 5)
+    spec = batch_layout.describe({"a": torch.ones(3), "b": 1, "c": np.ones((2, 2), np.int16), "d": "x"})
+    arranged = batch_layout.Layout(spec, 5)
     memory = np.zeros(arranged.nbytes, dtype=np.uint8)
     for number, tensor in enumerate(arranged.tensors(memory, 5)):
         if tensor is not None:
@@ -165,7 +166,7 @@ def test_parts_of_a_batch_do_not_overlap():
 
 
 def test_tensors_lie_in_the_given_memory():
-    arranged = layout.Layout(layout.describe(torch.zeros(4)), 2)
+    arranged = batch_layout.Layout(batch_layout.describe(torch.zeros(4)), 2)
     memory = np.zeros(arranged.nbytes, dtype=np.uint8)
     (tensor,) = arranged.tensors(memory, 2)
     tensor.fill_(float("nan"))
@@ -194,10 +195,10 @@ def test_tensors_lie_in_the_given_memory():
         (1, (2, None)),
         {"a": [object()]},
     ],
-    ids=repr,
+    ids=named,
 )
 def test_what_only_the_collate_function_understands_is_left_to_it(sample):
-    assert layout.describe(sample) is None
+    assert batch_layout.describe(sample) is None
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_what_only_the_collate_function_understands_is_left_to_it(sample):
     ids=repr,
 )
 def test_a_sample_unlike_the_first_is_a_mismatch(first, other):
-    with pytest.raises(layout.MismatchError):
+    with pytest.raises(batch_layout.MismatchError):
         collate([first, other, first])
 
 
@@ -249,7 +250,7 @@ def test_a_dict_with_its_keys_in_another_order_is_no_mismatch():
 def test_a_tensor_that_requires_grad_after_the_first_does_not_slip_through():
     samples = [torch.ones(2), torch.ones(2, requires_grad=True)]
     assert default_collate(samples).requires_grad
-    with pytest.raises(layout.MismatchError):
+    with pytest.raises(batch_layout.MismatchError):
         collate(samples)
 
 

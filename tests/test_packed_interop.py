@@ -84,7 +84,7 @@ def test_records_of_the_protobuf_library(tmp_path: Path) -> None:
 
     import google_crc32c
 
-    from rekindle.fetch.tfrecord_index import mask
+    from rekindle.fetch.packed.tfrecord.index import mask
 
     out = io.BytesIO()
     for image, label in ((b"\xff\xd8one", -7), (b"\xff\xd8two" * 100, 300)):
@@ -263,7 +263,7 @@ def test_many_values_of_py_lmdb_of_all_sizes_in_a_database_of_its_own(tmp_path: 
             for key in sorted(values)[::7]:
                 transaction.delete(key)
                 del values[key]
-    with pytest.raises(rk.FormatError, match="Name a database by images="):
+    with pytest.raises(rk.FormatError, match="Give the name of a database: images="):
         open_source(tmp_path / "many")
     source = open_source(tmp_path / "many", options={"images": "train"})
     assert [bytes(source.read(number)) for number in range(len(source))] == [

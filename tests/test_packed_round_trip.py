@@ -11,8 +11,8 @@ from PIL import Image
 
 import rekindle as rk
 from packs import CLASSES, ENDINGS, jpegs
-from rekindle.cli import main
 from rekindle.fetch import open_source, writer_for
+from rekindle.tools.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_where_no_sample_has_a_label_other_tools_find_none(tmp_path: Path) -> No
 def test_a_label_after_samples_without_is_refused_where_classes_are_not_known(
     tmp_path: Path, ending: str
 ) -> None:
-    with pytest.raises(rk.ArgumentError, match="'b/1' has the label 3, but the first has none"):
+    with pytest.raises(rk.ArgumentError, match="'b/1' has the label 3, but the first sample has none"):
         _written(tmp_path / f"a.{ending}", jpegs(2), [-1, 3])
 
 

@@ -1,4 +1,4 @@
-"""Pipelines: the fused passes give what the steps give one by one."""
+"""Pipelines: the fused pass is bit-identical to the steps one by one."""
 
 import io
 from typing import Any
@@ -10,9 +10,9 @@ from PIL import Image
 
 import rekindle as rk
 from photographs import SAMPLE, photographs
-from rekindle import keys
+from rekindle.core import counter_rng
 from rekindle.errors import ArgumentError
-from rekindle.prepare.decode import decode
+from rekindle.prepare.decode.decode import decode
 from rekindle.prepare.pipeline import Pipeline
 
 T = rk.transforms
@@ -63,10 +63,10 @@ def jpegs() -> list[bytes]:
     return made
 
 
-def one_by_one(steps: list[Any], image: Any, numbers: np.ndarray) -> Any:
+def one_by_one(steps: list[Any], image: Any, uniforms: np.ndarray) -> Any:
     used = 0
     for step in steps:
-        image = step.apply(image, numbers[used : used + step.uniforms])
+        image = step.apply(image, uniforms[used : used + step.uniforms])
         used += step.uniforms
     return image
 
@@ -74,21 +74,21 @@ def one_by_one(steps: list[Any], image: Any, numbers: np.ndarray) -> Any:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_fused_steps_equal_the_steps_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "rekindle.prepare.decoded_window._SHRINKS", ()
+        "rekindle.prepare.decode.partial_decode._SHRINKS", ()
     )  # What that changes has a test of its own.
     steps = PIPELINES[name]
     pipeline = Pipeline(steps)
     assert pipeline.uniforms == sum(step.uniforms for step in steps)
     for number, data in enumerate(jpegs()):
-        drawn = keys.uniforms(7, range(8), number, count=pipeline.uniforms)
-        for numbers in drawn:
-            expected = one_by_one(steps, decode(data), numbers)
-            made = pipeline.make(data, numbers)
+        drawn = counter_rng.uniforms(7, range(8), number, count=pipeline.uniforms)
+        for uniforms in drawn:
+            expected = one_by_one(steps, decode(data), uniforms)
+            made = pipeline.make(data, uniforms)
             assert type(made) is type(expected)
             np.testing.assert_array_equal(np.asarray(made), np.asarray(expected))
             if pipeline.output is not None:
                 out = pipeline.output.empty(1)[0].numpy()
-                pipeline.run(data, numbers, out)
+                pipeline.run(data, uniforms, out)
                 np.testing.assert_array_equal(out, np.asarray(expected))
 
 
@@ -104,14 +104,16 @@ def test_fused_steps_equal_the_steps_one_by_one(name: str, monkeypatch: pytest.M
         ("array", (64, 64, 3), torch.uint8),
     ],
 )
-def test_what_comes_out_is_known_beforehand(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_shape_and_dtype_of_the_result_are_known_in_advance(
+    name: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     output = Pipeline(PIPELINES[name]).output
     assert output is not None
     assert (output.shape, output.dtype) == (shape, dtype)
 
 
 @pytest.mark.parametrize("name", ["half", "a function on the tensor", "nothing"])
-def test_what_may_vary_is_not_promised(name: str) -> None:
+def test_results_that_vary_have_no_fixed_output(name: str) -> None:
     assert Pipeline(PIPELINES[name]).output is None
 
 
@@ -119,30 +121,30 @@ def test_what_may_vary_is_not_promised(name: str) -> None:
 def test_channels_last_changes_the_memory_and_not_the_values(name: str) -> None:
     pipeline, turned = Pipeline(PIPELINES[name]), Pipeline(PIPELINES[name], channels_last=True)
     assert turned.output is not None
-    (data, *_), (numbers, *_) = jpegs(), keys.uniforms(1, 0, count=pipeline.uniforms)
+    (data, *_), (uniforms, *_) = jpegs(), counter_rng.uniforms(1, 0, count=pipeline.uniforms)
     out = turned.output.empty(2)
     assert out.is_contiguous(memory_format=torch.channels_last)
-    turned.run(data, numbers, out[1].numpy())
-    assert torch.equal(out[1], pipeline.make(data, numbers))
+    turned.run(data, uniforms, out[1].numpy())
+    assert torch.equal(out[1], pipeline.make(data, uniforms))
 
 
-def test_bytes_by_option_are_what_the_floats_are_made_of() -> None:
+def test_the_uint8_option_yields_the_bytes_of_which_the_floats_are_computed() -> None:
     steps = PIPELINES["train"]
-    floats, whole = Pipeline(steps), Pipeline(steps, dtype=torch.uint8)
-    (data, *_), (numbers, *_) = jpegs(), keys.uniforms(1, 0, count=floats.uniforms)
-    made = whole.make(data, numbers)
+    floats, as_bytes = Pipeline(steps), Pipeline(steps, dtype=torch.uint8)
+    (data, *_), (uniforms, *_) = jpegs(), counter_rng.uniforms(1, 0, count=floats.uniforms)
+    made = as_bytes.make(data, uniforms)
     assert made.dtype == torch.uint8
-    assert torch.equal(NORMALIZE(made.float().div(255)), floats.make(data, numbers))
-    with pytest.raises(ArgumentError, match="leaves out the conversion"):
+    assert torch.equal(NORMALIZE(made.float().div(255)), floats.make(data, uniforms))
+    with pytest.raises(ArgumentError, match="skips the conversion"):
         Pipeline(PIPELINES["erased"], dtype=torch.uint8)
-    with pytest.raises(ArgumentError, match="nothing converts"):
+    with pytest.raises(ArgumentError, match="no step converts"):
         Pipeline(PIPELINES["array"], dtype=torch.float32)
     with pytest.raises(ArgumentError, match="channels_last"):
         Pipeline(PIPELINES["array"], channels_last=True)
 
 
 @pytest.mark.parametrize("name", ["train", "validate"])
-def test_large_photographs_decoded_smaller_are_close(name: str) -> None:
+def test_large_photographs_decoded_at_reduced_resolution_are_close(name: str) -> None:
     """Within 2 grey levels on average over photographs, as the steps are of torchvision's.
 
     Images made for the purpose have sharper edges than any photograph; for them it is 3.
@@ -154,16 +156,16 @@ def test_large_photographs_decoded_smaller_are_close(name: str) -> None:
         buffer = io.BytesIO()
         large.save(buffer, "JPEG", quality=92)
         pipeline = Pipeline(steps)
-        for numbers in keys.uniforms(3, range(5), count=pipeline.uniforms):
-            expected = one_by_one(steps, decode(buffer.getvalue()), numbers)
-            made = pipeline.make(buffer.getvalue(), numbers)
+        for uniforms in counter_rng.uniforms(3, range(5), count=pipeline.uniforms):
+            expected = one_by_one(steps, decode(buffer.getvalue()), uniforms)
+            made = pipeline.make(buffer.getvalue(), uniforms)
             differences.append(np.abs(made.astype(int) - expected).mean())
     assert np.mean(differences) < (2 if SAMPLE.exists() else 3)
     assert max(differences) < (4 if name == "train" else 1)
-    assert np.mean(differences) > 0  # Something was left out: the test tests what it says.
+    assert np.mean(differences) > 0  # The decoder did reduce the resolution.
 
 
-def test_many_images_in_memory_are_the_same_as_each_alone() -> None:
+def test_many_images_in_one_call_equal_each_alone() -> None:
     images = np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
     images.flags.writeable = False
     for steps in (
@@ -177,21 +179,21 @@ def test_many_images_in_memory_are_the_same_as_each_alone() -> None:
         pipeline = Pipeline(steps, size=(32, 32))
         assert pipeline.runs_many()
         chosen = np.random.default_rng(1).integers(0, 50, 200)
-        numbers = keys.uniforms(5, chosen, range(200), count=pipeline.uniforms)
+        uniforms = counter_rng.uniforms(5, chosen, range(200), count=pipeline.uniforms)
         if pipeline.output is None:  # The size after Pad is known to nobody beforehand.
             out = np.empty((200, 3, 38, 36), dtype=np.uint8)
         else:
             out = pipeline.output.empty(200).numpy()
-        pipeline.run_many(images, chosen, numbers, out)
+        pipeline.run_many(images, chosen, uniforms, out)
         for row, index in enumerate(chosen):
-            expected = one_by_one(steps, images[index], numbers[row])
+            expected = one_by_one(steps, images[index], uniforms[row])
             np.testing.assert_array_equal(out[row], np.asarray(expected))
     with pytest.raises(IndexError):
-        pipeline.run_many(images, [50], numbers[:1], out[:1])
+        pipeline.run_many(images, [50], uniforms[:1], out[:1])
 
 
 @pytest.mark.parametrize("steps", [[T.ToTensor()], [T.ToTensor(), T.RandomErasing()]])
-def test_images_that_cannot_be_written_to_are_taken(steps: list[Any]) -> None:
+def test_read_only_images_are_accepted(steps: list[Any]) -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 9, 3), dtype=np.uint8)
     expected = [images[index].transpose(2, 0, 1).astype(np.float32) / np.float32(255) for index in range(3)]
     images.setflags(write=False)
@@ -201,7 +203,7 @@ def test_images_that_cannot_be_written_to_are_taken(steps: list[Any]) -> None:
     assert np.array_equal(loaded.numpy(), np.stack(expected))
 
 
-def test_a_function_may_give_an_image_that_cannot_be_written_to() -> None:
+def test_a_function_may_return_a_read_only_image() -> None:
     image = Image.fromarray(np.full((8, 9, 3), 51, dtype=np.uint8))
     made = Pipeline([T.Lambda(lambda _: np.asarray(image)), T.ToTensor()]).make_image(
         np.zeros((8, 9, 3), dtype=np.uint8), np.empty(0)

@@ -1,4 +1,4 @@
-"""The cache of remote ranges: bounded, whole, shared; and how ranges become requests, and errors waits."""
+"""The cache of remote ranges: bounded, undamaged, shared; coalesced ranges; and retries."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.core.directory import MARKER, Directory, PrivateDirectory
 from rekindle.errors import RemoteError
-from rekindle.fetch import range_cache
-from rekindle.fetch.patience import Patience, persist, wait_before
-from rekindle.fetch.range_cache import RangeCache, Shelf, Versions
-from rekindle.fetch.range_reader import Range, coalesce
-from rekindle.fetch.remote_store import RemoteObject, is_url
-from rekindle.fetch.shown_urls import without_secrets
+from rekindle.fetch.remote import range_cache
+from rekindle.fetch.remote.object_store import RemoteObject, is_url
+from rekindle.fetch.remote.range_cache import RangeCache, RangeCacheConfig, VersionSet
+from rekindle.fetch.remote.range_reader import Range, coalesce
+from rekindle.fetch.remote.redact import without_secrets
+from rekindle.fetch.remote.retry import RetryPolicy, backoff, with_retries
 
 OLD, NEW = "00000000000000aa", "00000000000000bb"
 
 
-def cache(directory: Path, bound: int = 1 << 20, name: str = "data", *current: str) -> RangeCache:
-    return RangeCache(Shelf(directory, bound, name, Versions(current or (NEW,))))
+def cache(directory: Path, max_bytes: int = 1 << 20, name: str = "data", *current: str) -> RangeCache:
+    private = PrivateDirectory(directory.name, Directory(directory.parent))
+    return RangeCache(RangeCacheConfig(private, max_bytes, name, VersionSet(current or (NEW,))))
 
 
 def on_disk(directory: Path) -> int:
@@ -31,10 +33,10 @@ def on_disk(directory: Path) -> int:
 
 
 def files(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.is_file()]
+    return [path for path in directory.rglob("*") if path.is_file() and path.name != MARKER]
 
 
-def test_what_is_put_is_there_for_others(tmp_path: Path) -> None:
+def test_what_is_put_is_seen_by_others(tmp_path: Path) -> None:
     cache(tmp_path).put(NEW, 7, b"some bytes")
     assert cache(tmp_path).get(NEW, 7, 10) == b"some bytes"
     assert cache(tmp_path).get(NEW, 7, 9) is None
@@ -42,7 +44,7 @@ def test_what_is_put_is_there_for_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "empty"])
-def test_a_damaged_entry_is_removed_and_not_given(tmp_path: Path, damage: str) -> None:
+def test_a_corrupt_entry_is_removed_and_not_returned(tmp_path: Path, damage: str) -> None:
     kept = cache(tmp_path)
     kept.put(NEW, 0, b"x" * 100)
     (path,) = files(tmp_path)
@@ -66,7 +68,7 @@ def _fill(directory: Path, number: int) -> None:
         mine.put(NEW, number * 1_000_000 + entry * 10_000, bytes([number]) * 9000)
 
 
-def test_several_processes_stay_within_the_bound_and_use_most_of_it(tmp_path: Path) -> None:
+def test_several_processes_stay_within_the_limit_and_use_most_of_it(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=_fill, args=(tmp_path, number)) for number in range(4)]
     for process in processes:
@@ -92,7 +94,7 @@ def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
     assert mine.get(NEW, 0, 4000) == b"z" * 4000
 
 
-def test_versions_that_are_gone_and_the_oldest_data_set_make_room(tmp_path: Path) -> None:
+def test_old_versions_and_then_the_oldest_dataset_are_evicted(tmp_path: Path) -> None:
     old = cache(tmp_path, 1 << 18, "data", OLD)
     for entry in range(200):
         old.put(OLD, entry, b"z" * 4000)
@@ -113,17 +115,17 @@ def test_a_half_written_file_is_no_entry_and_goes_when_its_writer_is_gone(tmp_pa
     mine = cache(tmp_path)
     mine.put(NEW, 0, b"whole")
     (path,) = files(tmp_path)
-    half = path.with_name(f".1-2-{path.name}")
+    half = path.with_name(f".{path.name}.0123abcd.part")
     half.write_bytes(b"ha")
-    recent = list(range_cache._entries(tmp_path))
+    recent = list(range_cache._entries(Directory(tmp_path)))
     assert len(recent) == 1
     assert half.exists()
     os.utime(half, (1, 1))
-    list(range_cache._entries(tmp_path))
+    list(range_cache._entries(Directory(tmp_path)))
     assert not half.exists()
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_harmless(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     nowhere = cache(tmp_path / "file" / "below")
     nowhere.put(NEW, 0, b"x")
@@ -153,17 +155,17 @@ def test_every_range_is_in_one_request_and_requests_are_bounded(
         assert len(group) == 1 or end - group[0].offset <= longest
 
 
-def test_waits_double_differ_between_ranges_and_repeat() -> None:
-    patience = Patience(first_wait=0.1, longest_wait=5)
-    waits = [wait_before(attempt, "a", patience) for attempt in range(1, 12)]
+def test_backoff_doubles_differs_between_ranges_and_repeats() -> None:
+    policy = RetryPolicy(initial_backoff=0.1, max_backoff=5)
+    waits = [backoff(attempt, "a", policy) for attempt in range(1, 12)]
     for attempt, wait in enumerate(waits):
         whole = min(0.1 * 2**attempt, 5)
         assert whole / 2 <= wait <= whole
-    assert waits == [wait_before(attempt, "a", patience) for attempt in range(1, 12)]
-    assert waits != [wait_before(attempt, "b", patience) for attempt in range(1, 12)]
+    assert waits == [backoff(attempt, "a", policy) for attempt in range(1, 12)]
+    assert waits != [backoff(attempt, "b", policy) for attempt in range(1, 12)]
 
 
-def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_not() -> None:
+def test_a_temporary_error_is_retried_and_a_final_one_is_not() -> None:
     seen: list[float] = []
 
     def second_time_lucky(seconds: float) -> str:
@@ -172,7 +174,7 @@ def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_not() -> None
             raise ConnectionResetError("gone")
         return "here"
 
-    assert persist(second_time_lucky, "reading", Patience(first_wait=0.001)) == "here"
+    assert with_retries(second_time_lucky, "reading", RetryPolicy(initial_backoff=0.001)) == "here"
     assert len(seen) == 2
 
     def never(_: float) -> None:
@@ -180,11 +182,11 @@ def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_not() -> None
         raise PermissionError("not yours")
 
     with pytest.raises(RemoteError, match=r"reading: 1 attempt .*not yours"):
-        persist(never, "reading", Patience())
+        with_retries(never, "reading", RetryPolicy())
     assert len(seen) == 3
 
 
-def test_urls_are_told_from_paths_and_shown_without_secrets() -> None:
+def test_urls_are_distinguished_from_paths_and_shown_without_secrets() -> None:
     assert is_url("s3://bucket/x")
     assert is_url("simplecache::s3://bucket/x")
     assert not is_url("/data/train")

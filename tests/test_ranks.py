@@ -12,7 +12,7 @@ import rekindle as rk
 from rekindle.choose import Choice
 
 SIZE, EPOCHS, WORLD = 51, 4, 2
-GROUPS = [[0, 7, 13], [2, 3], [20, 21, 22, 39]]  # near-copies
+GROUPS = [[0, 7, 13], [2, 3], [20, 21, 22, 39]]  # near-duplicates
 LOSSES = torch.rand(SIZE, generator=torch.Generator().manual_seed(1)) * 3
 
 
@@ -34,7 +34,7 @@ def methods():
 
 
 def train(loader, rank=0):
-    """Ids and weights of each epoch's samples; ranks tell about different numbers of their batches."""
+    """Ids and weights of each epoch's samples; ranks report different numbers of their batches."""
     epochs = []
     for _ in range(EPOCHS):
         seen = []
@@ -47,7 +47,7 @@ def train(loader, rank=0):
 
 
 def redundant():
-    """Loaders that handle near-copies, as no single rank can."""
+    """Loaders that handle near-duplicates."""
     remove, replace = (rk.Redundancy(GROUPS, mode) for mode in ("remove", "replace"))
     correct = rk.Redundancy(GROUPS, correct=True)
     basic = {"dataset": Numbers(), "batch_size": 4, "shuffle": True, "seed": 9}
@@ -63,7 +63,7 @@ def redundant():
     }
 
 
-def train_without_copies():
+def train_without_duplicates():
     """Ids and weights of each epoch, with an interruption by a saved state within the third."""
     found = {}
     for name, loader in redundant().items():
@@ -97,7 +97,7 @@ def run_rank(rank, folder):
             if rank == 0:  # A progress bar, say: asking for the length must not wait for other ranks.
                 assert len(loader) == 7
             epochs = train(loader, rank)
-            scores = loader._adaptive.scores
+            scores = loader._importance.scores
             arrays = {field: torch.from_numpy(getattr(scores, field)) for field in ("loss", "epoch", "count")}
             resumed = make_loader(method)
             resumed.load_state_dict(loader.state_dict())
@@ -106,7 +106,7 @@ def run_rank(rank, folder):
                 again.append(rows.tolist())
                 resumed.feedback(LOSSES[rows])
             found[name] = {"epochs": epochs, "next": again, "seconds": scores.work_seconds, **arrays}
-        torch.save({**found, **train_without_copies()}, f"{folder}/{rank}.pt")
+        torch.save({**found, **train_without_duplicates()}, f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
 
@@ -124,7 +124,7 @@ def test_all_ranks_end_with_the_same_scores(ranks, name):
     for field in ("loss", "epoch", "count"):
         assert torch.equal(first[field].nan_to_num(-1), second[field].nan_to_num(-1))
     assert first["seconds"] == second["seconds"]
-    # What rank 1 kept to itself in the first epoch was told later, or never.
+    # What rank 1 kept to itself in the first epoch was reported later, or never.
     assert (first["epoch"] >= 0).sum() > SIZE - 8
 
 
@@ -149,7 +149,7 @@ def test_ranks_have_the_same_number_of_batches_and_share_the_samples(ranks, name
 
 
 @pytest.mark.parametrize("name", ["remove", "remove, corrected", "replace", "of a choice"])
-def test_ranks_leave_out_the_same_copies_and_share_the_rest(ranks, name):
+def test_ranks_leave_out_the_same_duplicates_and_share_the_rest(ranks, name):
     for epoch in range(EPOCHS):
         shares = [rank[name][epoch] for rank in ranks]
         assert [len(ids) for ids, _ in shares[0]] == [len(ids) for ids, _ in shares[1]]

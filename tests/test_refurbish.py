@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import Dataset, Sampler, SequentialSampler, Subset
 
 import rekindle as rk
 from photographs import photographs
-from rekindle import keys
 from rekindle.choose import Refresh
+from rekindle.core import counter_rng
 from same import digest, same
-from torchvision_on_cpu import torchvision
 
 T = rk.transforms
 SIZE, BATCH = 26, 6
@@ -29,7 +29,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
     "2 threads": {"num_workers": 2, "executor": "threads"},
     "2 processes": {"num_workers": 2, "executor": "processes"},
-    "2 spawned": {"num_workers": 2, "executor": "processes", "multiprocessing_context": "spawn"},
+    "2 spawned": {
+        "num_workers": 2,
+        "executor": "processes",
+        "multiprocessing_context": "spawn",
+        "persistent_workers": True,
+    },
 }
 
 
@@ -45,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Folder(Dataset[Any]):
-    """A data set as torchvision's are: samples, a loader, a transform that is a Compose."""
+    """A dataset as torchvision's are: samples, a loader, a transform that is a Compose."""
 
     def __init__(self, root: Path, transform: Any) -> None:
         self.samples = sorted(str(path) for path in root.rglob("*.jpg"))
@@ -86,7 +91,7 @@ def epochs(loader: Any, count: int = 5) -> list[Any]:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
     dataset = rk.open(root, transform=STEPS)
-    first, rest = dataset.cut(2)
+    first, rest = dataset.split(2)
     refresh = Refresh(SIZE, 3, 3)
     loader = load(dataset, **WAYS[way])
     for epoch in range(5):
@@ -94,13 +99,16 @@ def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
         for images, labels in loader:
             ids = loader.batch.ids.numpy()
             generations = refresh.generations(ids, epoch)
-            early = keys.uniforms(3, ids, generations, count=first.uniforms)
-            late = keys.uniforms(3, ids, epoch, count=dataset.uniforms)[:, first.uniforms :]
+            early = counter_rng.uniforms(3, ids, generations, count=first.uniforms)
+            late = counter_rng.uniforms(3, ids, epoch, count=dataset.uniforms)[:, first.uniforms :]
             for row, id_ in enumerate(ids.tolist()):
                 kept = first.make(dataset.raw(id_), early[row])
                 assert torch.equal(images[row], rest.make_image(kept, late[row]))
                 assert labels[row] == dataset.label(id_)
-            assert loader.batch.fresh.tolist() == (generations == epoch).tolist()
+            planned = generations == epoch
+            # Workers that run ahead into the next epoch may compute a part that another is about to cache.
+            assert loader.batch.fresh[planned].all()
+            assert way != "inline" or loader.batch.fresh.tolist() == planned.tolist()
             seen += ids.tolist()
         assert sorted(seen) == list(range(SIZE))
     loader.close()
@@ -164,7 +172,7 @@ def test_whatever_the_steps_and_wherever_the_cut_fresh_views_are_those_of_standa
         assert views(load(dataset, reuse=rk.Refurbish(2, split=split), num_workers=workers)) == whole
 
 
-def test_views_of_one_entry_differ_in_what_is_done_anew(root: Path) -> None:
+def test_views_of_one_entry_differ_in_what_is_done_each_time(root: Path) -> None:
     dataset = rk.open(root, transform=[T.RandomResizedCrop(40), T.RandomHorizontalFlip(), T.ToTensor()])
     loader = load(dataset, reuse=rk.Refurbish(factor=3, split="RandomHorizontalFlip"))
     views: dict[int, set[bytes]] = {}
@@ -322,11 +330,11 @@ class Names(Sampler[str]):
         return 2
 
 
-def test_samples_must_be_known_by_whole_numbers() -> None:
+def test_samples_must_be_known_by_integers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loader = load(Words(), shuffle=None, sampler=Names(), final_transform=add_noise)
-    with pytest.raises(rk.ArgumentError, match="gave 'a'"):
+    with pytest.raises(rk.ArgumentError, match="yielded 'a'"):
         list(loader)
 
 
@@ -339,7 +347,7 @@ def test_the_cut_is_chosen_once_logged_and_kept_in_the_state(root: Path, caplog:
     with caplog.at_level(logging.INFO, "rekindle"):
         loader = load(dataset, reuse=auto)
         batches = epochs(loader, 1)
-    told = [record.message for record in caplog.records if "cut before" in record.message]
+    told = [record.message for record in caplog.records if "split before" in record.message]
     assert len(told) == 1
     state = loader.state_dict()
     assert type(state["split"]) is int
@@ -630,12 +638,13 @@ def test_the_report_tells_what_was_saved_and_what_it_cost(root: Path) -> None:
     assert reuse.seconds_saved > 0
     assert reuse.store.entries == SIZE
     assert reuse.store.nbytes > SIZE * 40 * 40 * 3
-    assert reuse.expected.standard == 7
+    assert reuse.expected.standard == pytest.approx(7)
     # By chance: operations and flips may come twice, and the first round is shorter.
-    assert reuse.counted_views == pytest.approx(reuse.expected.expected, rel=0.06)
-    assert reuse.watched_views == 7
+    assert reuse.counted.samples == 9
+    assert reuse.counted.views == 7
+    assert reuse.counted.distinct == pytest.approx(reuse.expected.expected, rel=0.06)
     text = str(loader.report())
-    assert "cut before RandAugment[1] (split=2)" in text
+    assert "split before RandAugment[1] (split=2)" in text
     assert "diversity 0.9" in text
     told = loader.report().to_dict()["reuse"]
     assert told["cache_entries"] == SIZE
@@ -645,7 +654,7 @@ def test_the_page_has_it_as_well(root: Path, tmp_path: Path) -> None:
     loader = load(rk.open(root, transform=STEPS))
     epochs(loader, 2)
     loader.report().to_html(tmp_path / "report.html")
-    assert "cut before RandAugment[1]" in (tmp_path / "report.html").read_text()
+    assert "split before RandAugment[1]" in (tmp_path / "report.html").read_text()
 
 
 def test_a_copied_loader_reuses_on_its_own(root: Path) -> None:

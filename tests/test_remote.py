@@ -1,4 +1,4 @@
-"""Data behind a URL, from a real S3 server through a proxy that breaks things: no sample lost, same bytes."""
+"""Data behind a URL, from a real S3 server through a faulty proxy: no sample lost, same bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from PIL import Image
 
 import rekindle as rk
 from rekindle.fetch import Folder, writer_for
-from rekindle.fetch.remote_files import remote_files
+from rekindle.fetch.remote.files import remote_files
 from s3_server import SECRET, FaultyProxy, Request, S3Server, s3_behind_proxy, storage_options
+from waiting import HANGS, eventually
 
 WAYS: dict[str, dict[str, Any]] = {
     "no workers": {"num_workers": 0},
@@ -49,6 +50,7 @@ def s3(there: tuple[Path, S3Server, FaultyProxy], tmp_path: Path) -> Iterator[S3
     proxy.slowness = 1.0
     yield S3(folder, server, proxy, tmp_path / "cache")
     proxy.fault = lambda _: ""
+    proxy.together = None
 
 
 class S3:
@@ -110,8 +112,8 @@ def faulty(request: Request) -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_fails_every_second_time_costs_no_sample(s3: S3, way: str) -> None:
-    s3.proxy.fault, s3.proxy.slowness = faulty, 0.8
-    data = s3.open(attempt_timeout=0.5, cache_bytes=0)
+    s3.proxy.fault, s3.proxy.slowness = faulty, 2.0
+    data = s3.open(attempt_timeout=1.5, cache_bytes=0)
     ids, samples = epoch(data, **WAYS[way])
     expected = s3.expected()
     assert sorted(ids) == list(range(24))
@@ -151,23 +153,19 @@ def test_an_error_names_the_object_the_offset_and_the_attempts_and_no_secret(s3:
     assert SECRET not in message + repr(data) + repr(data.source._store.options)
 
 
-def test_trying_stops_at_the_deadline_even_if_the_server_never_answers(s3: S3) -> None:
+def test_retries_end_at_the_deadline_even_if_the_server_never_answers(s3: S3) -> None:
     data = s3.open(deadline=0.8, cache_bytes=0)
     s3.proxy.fault = lambda request: "slow" if request.range else ""
-    s3.proxy.slowness = 4.0
-    started = time.monotonic()
+    s3.proxy.slowness = 3600.0
     with pytest.raises(rk.RemoteError, match="attempt"):
         data[0]
-    assert time.monotonic() - started < 2.5
 
 
-def test_what_is_not_there_is_told_at_once(s3: S3) -> None:
-    started = time.monotonic()
+def test_what_does_not_exist_is_not_retried(s3: S3) -> None:
     with pytest.raises(rk.RemoteError, match=r"bucket/nothing.h5.*1 attempt"):
         remote_files("s3://bucket/nothing.h5", s3.options())
     with pytest.raises(rk.RekindleError, match="nowhere"):
         s3.open("nowhere")
-    assert time.monotonic() - started < 5
 
 
 def test_an_object_that_is_gone_is_one_bad_sample(s3: S3) -> None:
@@ -185,7 +183,7 @@ def test_an_object_that_is_gone_is_one_bad_sample(s3: S3) -> None:
         victim.write_bytes(kept)
 
 
-# What is kept on the local disk.
+# The cache on the local disk.
 
 
 def test_the_second_epoch_asks_the_server_for_nothing(s3: S3) -> None:
@@ -196,46 +194,41 @@ def test_the_second_epoch_asks_the_server_for_nothing(s3: S3) -> None:
     assert len(s3.proxy.data_requests()) == asked
 
 
-def test_a_changed_object_is_never_mixed_with_what_was_kept(s3: S3) -> None:
+def test_a_changed_object_is_never_mixed_with_what_was_cached(s3: S3) -> None:
     path = s3.folder / "changing.bin"
     path.write_bytes(b"old" * 1000)
     old = remote_files("s3://bucket/changing.bin", s3.options())[0]
     assert old.read(0, 3) == b"old"
-    time.sleep(1.1)  # The server tells times in seconds.
+    time.sleep(1.1)  # The server reports times in seconds.
     path.write_bytes(b"new" * 1000)
     new = remote_files("s3://bucket/changing.bin", s3.options())[0]
     assert new.version != old.version
     assert new.read(0, 3) == b"new"
-    assert old.read(0, 3) == b"old", "what was read before is kept under its version"
+    assert old.read(0, 3) == b"old", "what was read before is cached under its version"
     with pytest.raises(rk.RemoteError, match=r"changing\.bin' at byte 3 .* changed since it was opened"):
         old.read(3, 3)
 
 
-def test_near_ranges_become_one_request_and_far_ones_run_side_by_side(s3: S3) -> None:
+def test_near_ranges_become_one_request_and_far_ones_are_in_flight_at_once(s3: S3) -> None:
     content = (s3.folder / "large.bin").read_bytes()
     file = remote_files("s3://bucket/large.bin", s3.options(cache_bytes=0))[0]
     near = [(offset, 700) for offset in range(0, 50_000, 1000)]
     file.prefetch(near)
     assert [file.read(*one) for one in near] == [content[a : a + n] for a, n in near]
     assert len(s3.proxy.data_requests()) == 1
-    s3.proxy.fault, s3.proxy.slowness = (lambda request: "slow" if request.range else ""), 0.4
     far = [(offset, 100) for offset in range(0, 4 << 20, 512 << 10)]
-    started = time.monotonic()
+    s3.proxy.together = threading.Barrier(len(far), timeout=HANGS)  # None is answered before all have come.
+    s3.proxy.fault = lambda request: "together" if request.range else ""
     file.prefetch(far)
     assert [file.read(*one) for one in far] == [content[a : a + n] for a, n in far]
     assert len(s3.proxy.data_requests()) == 1 + len(far)
-    assert time.monotonic() - started < 0.4 * len(far) / 2
 
 
 def test_the_coming_batch_is_fetched_while_the_loop_is_at_work(s3: S3) -> None:
     data = s3.open(cache_bytes=0)
     batches = iter(rk.DataLoader(data, batch_size=8, collate_fn=list))
     next(batches)
-    for _ in range(100):  # No worker, and nobody asks for a batch.
-        if len(s3.proxy.data_requests()) == 16:
-            break
-        time.sleep(0.02)
-    assert len(s3.proxy.data_requests()) == 16
+    eventually(lambda: len(s3.proxy.data_requests()) == 16)  # No worker, and nobody asks for a batch.
 
 
 def test_a_range_outside_of_the_object_is_refused_without_a_request(s3: S3) -> None:
@@ -263,7 +256,7 @@ def test_labels_come_from_a_file_in_the_remote_folder(tmp_path: Path) -> None:
     assert [data[0], data[1]] == [(b"a.png", 4), (b"b.png", 1)]
 
 
-def test_a_server_that_knows_no_ranges_will_do(tmp_path: Path) -> None:
+def test_a_server_without_range_requests_will_do(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(range(200)))
     writer = writer_for(tmp_path / "x.tar")
     writer.add("one", np.zeros((4, 4, 3), np.uint8), 3)

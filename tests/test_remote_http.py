@@ -19,15 +19,16 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from PIL import Image
 
 import rekindle as rk
-from rekindle.cli import main
 from rekindle.fetch import open_source, writer_for
-from rekindle.fetch.patience import is_final
-from rekindle.fetch.remote_files import remote_files
-from rekindle.fetch.remote_store import RemoteStore
-from rekindle.fetch.shown_urls import text_without_secrets, without_secrets
+from rekindle.fetch.remote.files import remote_files
+from rekindle.fetch.remote.object_store import RemoteStore
+from rekindle.fetch.remote.redact import text_without_secrets, without_secrets
+from rekindle.fetch.remote.retry import is_final
 from rekindle.fetch.source import Source
+from rekindle.tools.cli import main
 
 PASSWORD, SIGNATURE = "swordfish", "X-Amz-Signature=0a1b2c"
 
@@ -136,7 +137,7 @@ def test_a_server_that_is_not_ready_is_asked_again_when_data_is_opened(site: Sit
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
-def test_a_server_that_says_no_is_asked_once_and_told_of(site: Site, status: int) -> None:
+def test_a_refusal_of_the_server_is_final_and_reported(site: Site, status: int) -> None:
     site.failures, site.status = 2, status  # HEAD, then GET
     with pytest.raises(rk.RemoteError, match=rf"x\.tar.*1 attempt.*{status}"):
         site.open("x.tar")
@@ -214,7 +215,10 @@ def test_the_command_line_shows_no_secret(site: Site, capsys: pytest.CaptureFixt
     assert main(["verify", "--json", url]) == 1
     assert main(["verify", url]) == 1
     assert main(["info", url.replace("x.tar", "missing.tar")]) == 1
-    assert main(["pack", str(site.folder), url]) == 2
+    cat = site.folder / "images" / "cat.jpg"
+    cat.parent.mkdir()
+    Image.new("RGB", (8, 8)).save(cat)
+    assert main(["pack", str(cat.parent.parent), url]) == 2
     out, err = capsys.readouterr()
     assert f'"path": "http://{site.host}/x.tar"' in out
     assert PASSWORD not in out + err

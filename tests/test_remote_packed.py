@@ -12,8 +12,8 @@ import torch
 
 import rekindle as rk
 from rekindle.fetch import writer_for
-from rekindle.fetch.remote_store import RemoteObject
-from rekindle.fetch.skimming import Skimmed
+from rekindle.fetch.remote.header_reader import HeaderReader
+from rekindle.fetch.remote.object_store import RemoteObject
 from s3_server import FaultyProxy, Request, S3Server, s3_behind_proxy, storage_options
 
 FORMATS = ("h5", "tfrecord", "tar", "lmdb")
@@ -143,7 +143,7 @@ def test_a_batch_is_fetched_with_few_requests(bucket: Bucket) -> None:
 
 
 class _Counted:
-    """What a `Skimmed` fetches from: an object in memory that counts."""
+    """What a `HeaderReader` fetches from: an object in memory that counts."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.fetched = content, [(0, 0)]
@@ -159,7 +159,7 @@ def test_headers_close_together_are_read_in_order_and_far_ones_alone(
 ) -> None:
     content = np.random.default_rng(0).bytes(64 << 20)
     store: Any = _Counted(content)
-    file = Skimmed(store, RemoteObject("x", len(content), "0" * 16), "memory://x")
+    file = HeaderReader(store, RemoteObject("x", len(content), "0" * 16), "memory://x")
     for offset in range(0, len(content) - 512, distance):
         assert file.read(offset, 512) == content[offset : offset + 512]
     assert len(store.fetched) <= most_requests
@@ -171,7 +171,7 @@ def test_headers_close_together_are_read_in_order_and_far_ones_alone(
 def test_what_is_missing_is_named(bucket: Bucket) -> None:
     with pytest.raises(rk.RemoteError, match=r"bucket/missing\.h5"):
         bucket.open("missing.h5")
-    with pytest.raises(rk.DataError, match="named like"):
+    with pytest.raises(rk.DataError, match="no object matches"):
         bucket.open("missing-*.tar")
 
 

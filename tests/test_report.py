@@ -1,8 +1,11 @@
-"""What the report says is what happened."""
+"""The report counts what happened, and shows it as text, as data and as HTML."""
 
+import dataclasses
 import json
 import os
+import re
 import signal
+import threading
 import time
 from html.parser import HTMLParser
 
@@ -11,6 +14,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import rekindle as rk
+from clock import Clock
+from rekindle.run.bad_samples import BadSample
 
 STAGES = {"load", "collate", "ship", "wait", "consume", "idle"}
 RUNNERS = {
@@ -21,18 +26,18 @@ RUNNERS = {
 
 
 class Numbers(Dataset):
-    """Rows of 1,000 bytes, each after some time."""
+    """Rows of 1,000 bytes, each after some time, which may be a test's own."""
 
     draws_nothing = True
 
-    def __init__(self, size=50, seconds=0.0):
-        self.size, self.seconds = size, seconds
+    def __init__(self, size=50, seconds=0.0, sleep=time.sleep):
+        self.size, self.seconds, self.sleep = size, seconds, sleep
 
     def __len__(self):
         return self.size
 
     def __getitem__(self, index):
-        time.sleep(self.seconds)
+        self.sleep(self.seconds)
         return torch.full((1000,), index % 256, dtype=torch.uint8)
 
 
@@ -50,28 +55,28 @@ class Bad(Numbers):
         return super().__getitem__(index)
 
 
-def pass_over(loader, epochs=1, seconds=0.0):
+def pass_over(loader, epochs=1, seconds=0.0, sleep=time.sleep):
     samples = batches = 0
     for _ in range(epochs):
         for batch in loader:
             samples += len(batch)
             batches += 1
-            time.sleep(seconds)
+            sleep(seconds)
     return samples, batches
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_samples_and_batches_are_what_was_handed_over(runner, drop_last):
+def test_samples_and_batches_are_what_was_yielded(runner, drop_last):
     loader = rk.DataLoader(Numbers(), 8, drop_last=drop_last, seed=1, **RUNNERS[runner])
-    handed_over = pass_over(loader, epochs=3)
+    yielded = pass_over(loader, epochs=3)
     report = loader.report()
-    assert (report.samples, report.batches) == handed_over
+    assert (report.samples, report.batches) == yielded
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_samples_of_a_stream_are_counted_exactly(workers):
-    """Of a stream, only the worker knows that a last batch is not full."""
+    """Only the worker knows that the last batch of a stream is not full."""
     loader = rk.DataLoader(Stream(), 8, num_workers=workers, seed=1)
     counted = 0
     for batch in loader:
@@ -90,22 +95,26 @@ def test_skipped_samples_are_not_counted(runner):
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_every_stage_is_there_and_adds_up(runner):
-    loader = rk.DataLoader(Numbers(seconds=0.001), 8, seed=1, **RUNNERS[runner])
-    iterator = iter(loader)  # starts the workers, which is none of the stages
-    started = time.perf_counter()
-    pass_over(iterator, seconds=0.002)
-    took = time.perf_counter() - started
+def test_every_stage_is_there_and_adds_up(runner, monkeypatch):
+    """Exactly, by a clock that only loading a sample and working on a batch move, each for its own thread."""
+    clock = Clock()
+    clock.replace(monkeypatch)
+    numbers = Numbers(seconds=0.25, sleep=clock.advance)
+    loader = rk.DataLoader(numbers, 8, seed=1, **RUNNERS[runner])
+    started = clock()
+    pass_over(loader, seconds=2.0, sleep=clock.advance)
+    took = clock() - started
     report = loader.report()
     assert set(report.stages) == STAGES
-    assert all(stage.seconds >= 0 for stage in report.stages.values())
-    # Workers are ahead, so they have loaded at least what was handed over, at 1 ms each.
+    seconds = {name: stage.seconds for name, stage in report.stages.items()}
+    # Workers are ahead, so they have loaded at least what was yielded.
     assert report.stages["load"].calls >= 50
-    assert report.stages["load"].seconds >= 0.05
-    # The training loop's time is spent waiting, being handed a batch, or on the batch.
-    own = sum(report.stages[name].seconds for name in ("wait", "ship", "consume"))
-    assert own == pytest.approx(took, abs=0.05)
-    assert took <= report.elapsed_seconds < took + 5
+    assert seconds["load"] == 0.25 * report.stages["load"].calls
+    assert seconds["consume"] == 2.0 * 7
+    assert seconds["wait"] == (0.25 * 50 if runner == "inline" else 0)
+    assert seconds["collate"] == seconds["idle"] == 0
+    # The training loop's time is spent waiting, receiving a batch, or on the batch.
+    assert seconds["wait"] + seconds["ship"] + seconds["consume"] == took
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -115,38 +124,43 @@ def test_bytes_are_counted(runner):
     assert loader.report().stages["collate"].nbytes >= 50 * 1000
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_a_slow_data_set_makes_the_loop_wait(runner):
-    loader = rk.DataLoader(Numbers(seconds=0.005), 8, seed=1, **RUNNERS[runner])
-    pass_over(loader)
-    report = loader.report()
-    assert report.wait_seconds > 0.05
-    assert report.wait_share > 0.8
-
-
-@pytest.mark.parametrize("runner", ["processes", "threads"])
-def test_a_slow_loop_does_not_wait_but_keeps_workers_idle(runner):
-    loader = rk.DataLoader(Numbers(96), 8, seed=1, **RUNNERS[runner])
-    iterator = iter(loader)
-    next(iterator)  # Starting the workers is not the matter here.
-    before = loader.report().wait_seconds
-    for _ in iterator:
-        time.sleep(0.03)
-    report = loader.report()
-    assert report.stages["consume"].seconds > 0.3
-    assert report.wait_seconds - before < 0.1
-    assert report.stages["idle"].seconds > 0.3
-
-
 class Unknown(Numbers):
+    """Threads run its code only while the training loop waits for it."""
+
     draws_nothing = False
 
 
-def test_waiting_for_the_training_loop_is_not_the_data_sets_time():
-    """Threads run unknown code only while the training loop waits for it."""
-    loader = rk.DataLoader(Unknown(96), 8, num_workers=2, executor="threads", seed=1)
+def test_a_slow_dataset_makes_the_loop_wait(monkeypatch):
+    """Exactly, by a clock that only loading moves."""
+    clock = Clock(for_each_thread=False)
+    clock.replace(monkeypatch)
+    loader = rk.DataLoader(Unknown(seconds=0.25, sleep=clock.advance), 8, seed=1)
+    pass_over(loader)
+    report = loader.report()
+    assert report.wait_seconds == report.stages["load"].seconds >= 0.25 * 50
+    assert report.stages["consume"].seconds == 0
+    assert report.wait_share == 1
+
+
+def test_a_loop_that_is_at_work_keeps_processes_idle():
+    loader = rk.DataLoader(Numbers(96), 8, seed=1, **RUNNERS["processes"])
     pass_over(loader, seconds=0.03)
-    assert loader.report().stages["load"].seconds < 0.1
+    report = loader.report()
+    assert report.wait_seconds > 0
+    assert report.stages["consume"].seconds >= 12 * 0.03
+    assert report.stages["idle"].calls > 0
+    assert report.stages["idle"].seconds > 0
+
+
+def test_waiting_for_the_training_loop_is_not_the_datasets_time(monkeypatch):
+    """The time that the training loop is at work on a batch is not theirs."""
+    clock = Clock(for_each_thread=False)
+    clock.replace(monkeypatch)
+    loader = rk.DataLoader(Unknown(96), 8, num_workers=2, executor="threads", seed=1)
+    pass_over(loader, seconds=1.0, sleep=clock.advance)
+    report = loader.report()
+    assert report.stages["consume"].seconds == 12
+    assert report.stages["load"].seconds == 0
 
 
 def test_a_report_does_not_change_after_it_was_made():
@@ -180,14 +194,13 @@ def test_to_dict_is_plain_data(runner):
 
 
 class Reader(HTMLParser):
-    """Collects a page's text and checks that what is opened is closed."""
+    """Collects the texts of a page by their tag, and checks that every tag is closed."""
 
     def __init__(self):
         super().__init__()
-        self.open, self.text, self.tags = [], "", []
+        self.open, self.texts = [], {}
 
     def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
         if tag != "meta":
             self.open.append(tag)
         assert not {"src", "href"} & {name for name, _ in attributes}
@@ -196,26 +209,81 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text += data
+        if data.strip():
+            self.texts.setdefault(self.open[-1], []).append(data)
 
 
-def test_to_html_writes_a_page_that_stands_alone(tmp_path):
+def read_html(text):
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader.texts
+
+
+def report_on_bad_samples():
     loader = rk.DataLoader(Bad(), 8, on_error="skip", error_budget=1, seed=1)
     pass_over(loader)
-    loader.report().to_html(tmp_path / "report.html")
-    reader = Reader()
-    reader.feed((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert reader.open == []
-    assert {"table", "tr", "td"} <= set(reader.tags)
-    assert "48 samples in 7 batches" in reader.text
-    assert "<b>sample</b> & 3" in reader.text  # shown, not obeyed
-    assert all(f"{stage}:" in reader.text for stage in STAGES)
+    return loader.report()
+
+
+def test_the_page_stands_alone_and_shows_the_report():
+    texts = read_html(report_on_bad_samples().to_html())
+    assert set(texts["th"]) >= STAGES
+    figures = dict(zip(texts["dt"], texts["dd"], strict=True))
+    assert (figures["samples"], figures["batches"]) == ("48", "7")
+    assert texts["summary"] == ["2 bad samples"]
+    # Shown, not interpreted.
+    assert texts["li"][0] == "sample 3 in epoch 0: ValueError: <b>sample</b> & 3 [red]"
+    assert "b" not in texts
+
+
+def test_to_html_with_a_path_writes_the_page(tmp_path):
+    report = report_on_bad_samples()
+    assert report.to_html(tmp_path / "report.html") is None
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == report.to_html()
+
+
+def test_a_file_name_that_is_no_text_can_be_written(tmp_path):
+    report = dataclasses.replace(report_on_bad_samples(), importance={"file": "caf\udce9.png"})
+    report.to_html(str(tmp_path / "report.html"))
+    assert r"caf\udce9.png" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_every_text_in_the_page_is_escaped():
+    attack = "<script>alert('&')</script>"
+    report = dataclasses.replace(
+        report_on_bad_samples(),
+        executor=attack,
+        importance={attack: attack},
+        redundancy={attack: attack},
+        bad_samples=[BadSample(0, 3, attack)],
+    )
+    for text in (report.to_html(), report._repr_html_()):
+        assert "<script" not in text
+        assert text.count("&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;") == 6
+        assert "script" not in read_html(text)
+
+
+def test_a_notebook_gets_the_body_of_the_page():
+    report = report_on_bad_samples()
+    shown = report._repr_html_()
+    assert shown in report.to_html()
+    assert not re.search("<(html|head|body|!doctype)", shown)
+    # Every rule of the style is for the report alone: a notebook is one page with much else in it.
+    style = read_html(shown)["style"][0]
+    rules = [selector for rule in style.split("}")[:-1] for selector in rule.split("{")[0].split(",")]
+    assert rules
+    assert all(selector.strip().startswith(".rekindle-report") for selector in rules)
+
+
+def test_the_page_follows_the_colour_scheme():
+    assert "prefers-color-scheme: dark" in report_on_bad_samples().to_html()
 
 
 def test_a_report_prints_as_a_table():
-    loader = rk.DataLoader(Bad(), 8, on_error="skip", error_budget=1, seed=1)
-    pass_over(loader)
-    text = str(loader.report())
+    report = report_on_bad_samples()
+    text = str(report)
+    assert repr(report) == text
     lines = text.splitlines()
     assert "48 samples in 7 batches" in " ".join(lines[:2])
     assert all(any(f"{stage}:" in line for line in lines) for stage in STAGES)
@@ -238,22 +306,35 @@ def test_replaced_workers_are_counted():
 
 def test_a_report_can_be_had_at_any_moment():
     loader = rk.DataLoader(Numbers(), 8, num_workers=2, seed=1)
-    seen = []
-    for _ in loader:
-        report = loader.report()
-        seen.append((report.batches, report.samples))
-    assert seen == [(n, min(8 * n, 50)) for n in range(1, 8)]
+    reports = [loader.report() for _ in loader]
+    assert [(report.batches, report.samples) for report in reports] == [
+        (n, min(8 * n, 50)) for n in range(1, 8)
+    ]
+    elapsed = [report.elapsed_seconds for report in reports]
+    assert elapsed == sorted(elapsed)
+    for report in reports:
+        own = sum(report.stages[name].seconds for name in ("wait", "ship", "consume"))
+        assert 0 < own < report.elapsed_seconds
 
 
-def test_counting_is_cheap():
-    """All that is counted for a batch, done alone, takes some microseconds."""
-    counters = rk.DataLoader(Numbers(), 8)._counters
-    started = time.perf_counter()
-    for _ in range(1000):
-        for stage in (counters.load, counters.collate, counters.ship, counters.wait):
-            stage.add(time.perf_counter() - started, 1000)
-        for stage in (counters.consume, counters.idle):
-            stage.add(time.perf_counter() - started)
-        counters.samples += 8
-        counters.batches += 1
-    assert (time.perf_counter() - started) / 1000 < 50e-6
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_counting_takes_as_much_for_large_batches_as_for_small_ones(runner, monkeypatch):
+    """What it costs is measured by the benchmark `counters_cost`."""
+
+    def looks_at_the_clock(batch_size):
+        clock = Looked()
+        clock.replace(monkeypatch)
+        pass_over(rk.DataLoader(Numbers(4 * batch_size), batch_size, seed=1, **RUNNERS[runner]))
+        return clock.looks
+
+    assert 0 < looks_at_the_clock(64) == looks_at_the_clock(8)
+
+
+class Looked(Clock):
+    """Counts how often the training loop looks at it."""
+
+    looks = 0
+
+    def __call__(self):
+        self.looks += threading.current_thread() is threading.main_thread()
+        return super().__call__()

@@ -2,10 +2,10 @@
 
 import copy
 import math
+import multiprocessing
 import subprocess
 import sys
 import textwrap
-import time
 from itertools import chain, islice
 
 import pytest
@@ -18,6 +18,7 @@ import rekindle as rk
 from mortal import noisy_collate
 from resumable import STEPS, Counted, Draws, Stream, indices_of, shuffled, through_a_file
 from same import digest
+from waiting import HANGS
 
 # Every step of two epochs.
 
@@ -115,7 +116,7 @@ def test_a_state_saved_right_after_a_resume_is_the_same_state(workers):
     resumed = shuffled(2)
     resumed.load_state_dict(state)
     assert_same_state(resumed.state_dict(), state)
-    passing = iter(resumed)  # Begun, and nothing handed over yet.
+    passing = iter(resumed)  # Begun, and nothing yielded yet.
     assert_same_state(resumed.state_dict(), state)
     assert digest(next(passing)) == digest(next(iterator))
     assert_same_state(resumed.state_dict(), loader.state_dict())
@@ -213,7 +214,7 @@ def test_a_fresh_process_goes_on_from_a_file(tmp_path):
     script.write_text(textwrap.dedent(IN_A_FRESH_PROCESS).format(module=__name__.split(".")[-1]))
     folder = __file__.rpartition("/")[0]
     command = [sys.executable, str(script), folder, str(tmp_path / "state.pt"), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [digest(list(iterator)), digest(list(loader))]
 
@@ -235,24 +236,31 @@ def test_samples_that_were_used_already_are_not_loaded_again():
 # Batches in the order of completion.
 
 
-class SlowFirst(Draws):
-    """The first sample takes long in a worker, so that others overtake it."""
+class LateFirst(Draws):
+    """In a worker, the first sample waits until others have overtaken it."""
+
+    def __init__(self):
+        super().__init__()
+        self.overtaken = multiprocessing.get_context("fork").Event()
 
     def __getitem__(self, index):
         if index == 0 and get_worker_info() is not None:
-            time.sleep(0.3)
+            assert self.overtaken.wait(HANGS)
         return super().__getitem__(index)
 
 
 @pytest.mark.parametrize("sampler", [None, range(22)])
 def test_with_in_order_false_every_sample_comes_once_before_or_after(sampler):
+    dataset = LateFirst()
+
     def make(workers):
-        return rk.DataLoader(SlowFirst(), 2, sampler=sampler, num_workers=workers, in_order=False, seed=3)
+        return rk.DataLoader(dataset, 1, sampler=sampler, num_workers=workers, in_order=False, seed=3)
 
     loader = make(2)
     iterator = iter(loader)
     before = indices_of(islice(iterator, 3))
     assert [0] not in before, "nothing has overtaken the first batch"
+    dataset.overtaken.set()
     resumed = make(2)
     resumed.load_state_dict(through_a_file(loader.state_dict()))
     after = indices_of(resumed)
@@ -260,7 +268,7 @@ def test_with_in_order_false_every_sample_comes_once_before_or_after(sampler):
     assert sorted(chain(*indices_of(resumed))) == list(range(22))
 
 
-# Iterable data sets.
+# Iterable datasets.
 
 
 @pytest.mark.parametrize(("saved_with", "loaded_with"), [(0, 0), (0, 1), (1, 0), (2, 2), (3, 3)])

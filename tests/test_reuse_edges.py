@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import torchvision
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler, get_worker_info
 
 import rekindle as rk
-from rekindle.reuse import store
-from rekindle.reuse.store import memory_budget
+from rekindle.reuse.cache import memory_budget as budget
+from rekindle.reuse.cache.memory_budget import memory_budget
 from same import digest, same
-from torchvision_on_cpu import torchvision
 
 T = rk.transforms
 V = torchvision.transforms
@@ -181,14 +181,14 @@ def test_what_stands_in_for_a_sample_is_kept_under_its_own_number() -> None:
 
 
 @pytest.mark.parametrize("index", [True, 1.0, "1"])
-def test_what_is_no_whole_number_is_refused(index: Any) -> None:
+def test_what_is_no_integer_is_refused(index: Any) -> None:
     for reuse in (rk.Refurbish(2, balance=None), rk.Echo(2)):
         loader = load(Gaps(), shuffle=None, sampler=[index], reuse=reuse, final_transform=same_again)
-        with pytest.raises(rk.ArgumentError, match=f"whole numbers; this one gave {index!r}"):
+        with pytest.raises(rk.ArgumentError, match=f"integers; this one yielded {index!r}"):
             list(loader)
 
 
-# Workers and their data set.
+# Workers and their dataset.
 
 
 class Range(IterableDataset[int]):
@@ -292,7 +292,7 @@ def test_the_report_of_an_echoed_stream_claims_no_cut_among_its_steps(after: str
     report = loader.report()
     assert report.reuse is not None
     assert report.reuse.expected is None
-    assert "split=" not in report.reuse.cut
+    assert "split=" not in report.reuse.split
     assert str(report)
 
 
@@ -306,12 +306,12 @@ def test_the_report_of_an_echoed_stream_claims_no_cut_among_its_steps(after: str
 def test_the_ranks_of_a_machine_share_half_of_its_memory(
     monkeypatch: pytest.MonkeyPatch, told: str | None, ranks: int
 ) -> None:
-    monkeypatch.setattr(store, "available_memory", lambda: 64 << 20)
+    monkeypatch.setattr(budget, "available_memory", lambda: 64 << 20)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if told is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
     assert memory_budget("auto") == (32 << 20) // ranks
     assert memory_budget(8 << 20) == 8 << 20
-    monkeypatch.setattr(store, "available_memory", lambda: None)
+    monkeypatch.setattr(budget, "available_memory", lambda: None)
     assert memory_budget("auto") * ranks == 1 << 30
     assert memory_budget("auto") % os.sysconf("SC_PAGE_SIZE") == 0

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from rekindle import ArgumentError
-from rekindle.reuse import Store, disk_tier, segments
+from rekindle.reuse import Store
+from rekindle.reuse.cache import disk_tier, segments
 from test_store import is_right, value_of
 
 SIZE = 60
@@ -64,7 +65,7 @@ def test_what_is_put_on_disk_is_found_by_this_run_and_the_next(on_disk, tmp_path
 
 
 @pytest.mark.parametrize("other", [{"fingerprint": "b"}, {"fingerprint": "a", "codec": "lz4"}])
-def test_another_fingerprint_or_codec_starts_afresh(on_disk, other):
+def test_another_fingerprint_or_codec_starts_empty(on_disk, other):
     with on_disk(fingerprint="a") as store:
         fill(store)
     with on_disk(**other) as store:
@@ -75,21 +76,21 @@ def test_another_fingerprint_or_codec_starts_afresh(on_disk, other):
 
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd", "jpeg"])
 def test_every_codec_works_on_disk(on_disk, codec):
-    picture = np.full((16, 16, 3), 7, np.uint8)
+    image = np.full((16, 16, 3), 7, np.uint8)
     with on_disk(codec=codec) as store:
-        first = store.keep(3, 0, {"picture": picture, "label": 9})
-        assert np.array_equal(store.get(3, 0)["picture"], first["picture"])
+        first = store.keep(3, 0, {"image": image, "label": 9})
+        assert np.array_equal(store.get(3, 0)["image"], first["image"])
     with on_disk(codec=codec) as store:
         found = store.get(3, 0)
-        assert np.array_equal(found["picture"], first["picture"])
+        assert np.array_equal(found["image"], first["image"])
         assert found["label"] == 9
-        found["picture"][:] = 0  # Its own memory, and writable.
+        found["image"][:] = 0  # Its own memory, and writable.
 
 
-def test_memory_comes_first_and_the_disk_takes_the_rest(on_disk, tmp_path):
+def test_values_go_to_memory_first_and_then_to_disk(on_disk, tmp_path):
     with on_disk(memory=40_000) as store:
         assert len(fill(store)) == SIZE
-        in_memory, on_its_disk = store._memory.entries, store._disk.directory.entries
+        in_memory, on_its_disk = store._memory.entries, store._disk.index.entries
         assert in_memory > 5
         assert on_its_disk == SIZE - in_memory
         assert check(store) == SIZE
@@ -107,7 +108,7 @@ def test_an_older_generation_never_replaces_a_newer_one_on_disk(on_disk):
         assert is_right(store.get(1, 3), 1, 3)
 
 
-def test_what_nobody_asks_for_any_more_is_dropped_from_disk(on_disk, tmp_path):
+def test_drop_removes_older_generations_from_disk(on_disk, tmp_path):
     with on_disk() as store:
         fill(store)
         store.drop(np.arange(SIZE), before=1)
@@ -169,7 +170,7 @@ def test_caches_of_other_fingerprints_make_room(on_disk, tmp_path):
         assert kept == {"b", "c"}
 
 
-def test_two_stores_at_once_do_not_meet(on_disk):
+def test_two_stores_at_a_time_do_not_share_a_directory(on_disk):
     with on_disk() as one, on_disk() as other:
         fill(one, 0)
         assert check(other) == 0
@@ -177,7 +178,7 @@ def test_two_stores_at_once_do_not_meet(on_disk):
         assert check(one, 0) == SIZE
 
 
-def test_a_folder_that_cannot_be_is_an_error_at_once(tmp_path):
+def test_a_path_that_cannot_be_a_folder_is_an_error_at_construction(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="cannot hold a cache"):
         Store(10, disk=tmp_path / "file")
@@ -196,14 +197,14 @@ def test_opening_without_the_snapshot_finds_the_same(on_disk, tmp_path):
 
 def _damage(path, draw):
     content = bytearray(path.read_bytes())
-    kind = draw.choice(["flip", "cut", "delete", "zero", "swap", "grow"])
+    kind = draw.choice(["flip", "truncate", "delete", "zero", "swap", "grow"])
     if kind == "delete" or not content:
         path.unlink()
         return
     at = draw.randrange(len(content))
     if kind == "flip":
         content[at] ^= 1 << draw.randrange(8)
-    elif kind == "cut":
+    elif kind == "truncate":
         del content[at:]
     elif kind == "zero":
         content[at : at + 4096] = bytes(len(content[at : at + 4096]))
@@ -252,7 +253,7 @@ def test_deleting_half_of_the_files_warns_once_and_costs_half_of_the_cache(on_di
         assert check(store) == SIZE
 
 
-def test_deleting_the_whole_folder_is_a_miss_and_writing_goes_on_elsewhere_or_not_at_all(on_disk, tmp_path):
+def test_deleting_the_whole_folder_is_a_miss_and_no_error(on_disk, tmp_path):
     with on_disk() as store:
         fill(store)
         for path in [*tmp_path.glob("*/*"), *tmp_path.glob("*")]:
@@ -283,7 +284,7 @@ def test_failing_reads_are_misses(on_disk, monkeypatch):
 
 
 def _fill_until_full(folder, most_bytes_of_a_file):
-    disk_tier._TRY_AGAIN = 0
+    disk_tier._RETRY_SECONDS = 0
     store = Store(200, memory=0, disk=folder)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes_of_a_file, resource.RLIM_INFINITY))
     with warnings.catch_warnings(record=True) as caught:
@@ -344,7 +345,7 @@ def _right_or_nothing(store):
 
 
 @pytest.mark.parametrize("kills", [30, pytest.param(200, marks=pytest.mark.slow)])
-def test_killing_writers_at_any_moment_costs_nothing_but_their_last_record(on_disk, tmp_path, kills):
+def test_killing_writers_at_any_moment_loses_at_most_their_last_record(on_disk, tmp_path, kills):
     context = multiprocessing.get_context("fork")
     draw = random.Random(kills)
     generation = 0
@@ -369,6 +370,23 @@ def test_killing_writers_at_any_moment_costs_nothing_but_their_last_record(on_di
             assert store.stats.entries > 5
 
 
+def test_segments_of_a_killed_worker_are_deleted_before_it_is_waited_for(on_disk, tmp_path):
+    with on_disk() as store:
+        worker = os.fork()
+        if worker == 0:
+            fill(store)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)  # Now it is a zombie.
+        written = set(files(tmp_path))
+        assert check(store) == SIZE
+        fill(store, 1)
+        store._disk.index.delete_dead()
+        assert written
+        assert not written & set(files(tmp_path))
+        assert check(store, 1) == SIZE
+        os.waitpid(worker, 0)
+
+
 def _train_until_killed(tmp_path, seed):
     disk_tier._SEGMENT_BYTES = 20_000
     store = Store(SIZE, memory=0, disk=tmp_path, disk_limit=300_000)
@@ -377,7 +395,7 @@ def _train_until_killed(tmp_path, seed):
 
 
 @pytest.mark.parametrize("kills", [15, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_cache_whose_owner_was_killed_opens_with_what_was_whole(on_disk, tmp_path, kills):
+def test_a_cache_whose_owner_was_killed_opens_with_all_complete_records(on_disk, tmp_path, kills):
     context = multiprocessing.get_context("fork")
     draw = random.Random(kills)
     for _ in range(kills):

@@ -1,4 +1,4 @@
-"""Cached values come back as what they were: same types, dtypes, shapes, bytes, order in memory."""
+"""Cached values come back unchanged: same types, dtypes, shapes, bytes, order of axes in memory."""
 
 import io
 import math
@@ -9,15 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from naming import named
 from rekindle import ArgumentError
-from rekindle.reuse.codecs import Jpeg, find_codec
-from rekindle.reuse.values import decode, encode
-from torchvision_on_cpu import torchvision
+from rekindle.reuse.cache.codecs import Jpeg, find_codec
+from rekindle.reuse.cache.deserialization import decode
+from rekindle.reuse.cache.serialization import encode
 
 tv_tensors = torchvision.tv_tensors
 
@@ -65,7 +67,7 @@ def _bytes_of(tensor):
     return plain.clone().view(torch.uint8).numpy()
 
 
-def back(value, codec="raw"):
+def round_trip(value, codec="raw"):
     packed = find_codec(codec).pack(value)
     memory = packed.joined()
     assert len(memory) == packed.nbytes
@@ -139,8 +141,8 @@ values = st.recursive(
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
 @settings(max_examples=150, deadline=None)
 @given(value=values)
-def test_a_value_comes_back_as_it_was(codec, value):
-    assert identical(back(value, codec), value)
+def test_a_value_comes_back_unchanged(codec, value):
+    assert identical(round_trip(value, codec), value)
 
 
 @given(value=values, at=st.integers(0, 1 << 20), bit=st.integers(0, 7))
@@ -153,30 +155,30 @@ def test_damaged_bytes_give_an_error_or_some_value_but_never_a_crash(value, at, 
 
 
 @pytest.mark.parametrize("wrapper", [tv_tensors.Image, tv_tensors.Mask, tv_tensors.Video])
-def test_tensors_of_torchvision_stay_what_they_are(wrapper):
+def test_tv_tensors_keep_their_type(wrapper):
     value = wrapper(torch.arange(48, dtype=torch.uint8).reshape(1, 3, 4, 4))
-    assert identical(back(value), value)
+    assert identical(round_trip(value), value)
 
 
 def test_the_order_of_axes_in_memory_is_kept():
     pixels = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
-    assert back(pixels.transpose(2, 0, 1)).strides == pixels.transpose(2, 0, 1).strides
+    assert round_trip(pixels.transpose(2, 0, 1)).strides == pixels.transpose(2, 0, 1).strides
     tensor = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert back(tensor).stride() == tensor.stride()
-    assert back(pixels[::-1]).flags.c_contiguous
+    assert round_trip(tensor).stride() == tensor.stride()
+    assert round_trip(pixels[::-1]).flags.c_contiguous
 
 
-def test_what_comes_back_can_be_written_to():
-    array, tensor = back((np.zeros(3), torch.zeros(3)))
+def test_arrays_and_tensors_that_come_back_are_writable():
+    array, tensor = round_trip((np.zeros(3), torch.zeros(3)))
     array += 1
     tensor += 1
     assert array.tolist() == tensor.tolist() == [1, 1, 1]
 
 
-def test_a_mapped_file_is_stored_as_the_array_that_it_is(tmp_path):
+def test_a_memmap_is_cached_as_an_array(tmp_path):
     mapped = np.memmap(tmp_path / "array", dtype=np.int16, mode="w+", shape=(4, 5))
     mapped[:] = 7
-    assert identical(back(mapped), np.full((4, 5), 7, np.int16))
+    assert identical(round_trip(mapped), np.full((4, 5), 7, np.int16))
 
 
 @pytest.mark.parametrize(
@@ -192,9 +194,9 @@ def test_a_mapped_file_is_stored_as_the_array_that_it_is(tmp_path):
         (torch.zeros(2).to_sparse(), "sparse"),
         (namedtuple("Hidden", "a b")(1, 2), "Hidden"),
     ],
-    ids=str,
+    ids=named,
 )
-def test_what_cannot_be_stored_is_named(value, named):
+def test_a_type_that_cannot_be_cached_is_named(value, named):
     with pytest.raises(ArgumentError, match=named):
         encode(value)
 
@@ -208,13 +210,32 @@ def test_a_stored_array_of_objects_is_refused():
         decode(damaged)
 
 
+class NoTuple:
+    """Looks like a named tuple, as far as its attributes go."""
+
+    _fields = ("image", "label")
+    _make = None
+
+
+def test_a_stored_name_of_another_class_is_not_called(monkeypatch):
+    called = []
+    monkeypatch.setattr(NoTuple, "_make", called.append)
+    content = bytes(encode(Pair(1, 2)).joined())
+    header = content[4:].replace(b'"Pair"', b'"NoTuple"')
+    assert header != content[4:]
+    memory = np.frombuffer(len(header).to_bytes(4, "little") + header, dtype=np.uint8)
+    with pytest.raises(ValueError, match="no named tuple"):
+        decode(memory)
+    assert not called
+
+
 def _photograph(height=64, width=48):
     rows, columns = np.mgrid[0:height, 0:width]
     return np.stack([rows * 3, columns * 4, rows + columns], axis=2).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
-    "picture",
+    "image",
     [
         _photograph(),
         Image.fromarray(_photograph()),
@@ -223,18 +244,18 @@ def _photograph(height=64, width=48):
     ],
     ids=["array", "Pillow", "tensor", "channels last"],
 )
-def test_jpeg_makes_pictures_small_and_nearly_right(picture):
+def test_jpeg_makes_images_small_at_little_loss(image):
     codec = Jpeg(90)
-    record = codec.pack((picture, 7))
+    record = codec.pack((image, 7))
     found, label = codec.unpack(record.joined())
     assert label == 7
-    assert type(found) is type(picture)
-    assert record.nbytes < 0.4 * np.asarray(picture).nbytes
-    difference = np.abs(np.asarray(found).astype(int) - np.asarray(picture))
+    assert type(found) is type(image)
+    assert record.nbytes < 0.4 * np.asarray(image).nbytes
+    difference = np.abs(np.asarray(found).astype(int) - np.asarray(image))
     assert difference.max() < 30
     assert difference.mean() < 3
-    if isinstance(picture, torch.Tensor):
-        assert found.stride() == picture.stride()
+    if isinstance(image, torch.Tensor):
+        assert found.stride() == image.stride()
 
 
 def _opened_from_a_file():
@@ -248,24 +269,24 @@ def _opened_from_a_file():
     [lambda image: image, lambda image: image.convert("RGB"), lambda image: image.resize((40, 50))],
     ids=["as it is", "converted", "resized"],
 )
-def test_jpeg_makes_pictures_small_that_were_opened_from_files_and_keeps_what_they_know(read):
-    picture = read(_opened_from_a_file())
-    picture.info["no value"] = object()
-    packed = Jpeg(90).pack(picture)
-    assert packed.nbytes < 0.4 * np.asarray(picture).nbytes
+def test_jpeg_compresses_images_opened_from_files_and_keeps_their_info(read):
+    image = read(_opened_from_a_file())
+    image.info["no value"] = object()
+    packed = Jpeg(90).pack(image)
+    assert packed.nbytes < 0.4 * np.asarray(image).nbytes
     found = Jpeg(90).unpack(packed.joined())
-    assert found.info == back(picture).info
+    assert found.info == round_trip(image).info
     assert found.info["comment"] == b"by the sea"
     assert found.info["dpi"] == (72, 72)
-    assert type(found) is type(back(picture))
-    assert (found.mode, found.size) == ("RGB", picture.size)
+    assert type(found) is type(round_trip(image))
+    assert (found.mode, found.size) == ("RGB", image.size)
 
 
 @pytest.mark.parametrize(
     "value", [np.zeros((4, 5), np.uint8), np.zeros((4, 5, 3)), np.zeros((0, 4, 3), np.uint8)]
 )
-def test_jpeg_leaves_alone_what_is_no_picture(value):
-    assert identical(back(value, "jpeg"), value)
+def test_jpeg_leaves_other_arrays_as_they_are(value):
+    assert identical(round_trip(value, "jpeg"), value)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "", None])
@@ -274,6 +295,6 @@ def test_an_unknown_codec_is_an_error(codec):
         find_codec(codec)
 
 
-def test_a_quality_that_cannot_be_is_an_error():
+def test_a_quality_out_of_range_is_an_error():
     with pytest.raises(ArgumentError, match="quality=0"):
         Jpeg(0)

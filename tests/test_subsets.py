@@ -1,4 +1,4 @@
-"""`torch.utils.data.Subset` of a native data set: as fast a path, keyed by the index that is asked for."""
+"""`torch.utils.data.Subset` of a native dataset: native too, keyed by the index in the subset."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from torch.utils.data import Subset, default_collate, random_split
 
 import rekindle as rk
 from photographs import photographs
-from rekindle import keys
-from rekindle.run.native import NativeSubset, for_workers, is_native
+from rekindle.core import counter_rng
+from rekindle.prepare.native import as_native, for_workers
+from rekindle.prepare.native_subset import NativeSubset
 from same import same
 
 T = rk.transforms
@@ -49,9 +50,9 @@ def load(dataset: Any, **settings: Any) -> Any:
 
 
 def expected(dataset: Any, chosen: Any, batch_size: int = 3) -> list[Any]:
-    """A sample's numbers follow from the index that the subset is asked for, as they always have."""
-    numbers = keys.uniforms(3, np.arange(len(chosen)), 0, count=dataset.uniforms)
-    samples = [dataset.sample(int(index), row) for index, row in zip(chosen, numbers, strict=True)]
+    """A sample's uniforms are keyed by its index in the subset."""
+    uniforms = counter_rng.uniforms(3, np.arange(len(chosen)), 0, count=dataset.uniforms)
+    samples = [dataset.sample(int(index), row) for index, row in zip(chosen, uniforms, strict=True)]
     return [
         default_collate(samples[start : start + batch_size]) for start in range(0, len(chosen), batch_size)
     ]
@@ -90,7 +91,7 @@ def test_a_random_split_is_shuffled_and_resumed(folder: Any) -> None:
     assert same([[part.clone() for part in batch] for batch in resumed], whole[1:])
 
 
-def test_other_subsets_are_left_as_they_are(folder: Any) -> None:
+def test_other_subsets_are_unchanged(folder: Any) -> None:
     class Own(Subset[Any]):
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index)[1]
@@ -98,8 +99,8 @@ def test_other_subsets_are_left_as_they_are(folder: Any) -> None:
         def __getitems__(self, indices: list[int]) -> Any:
             return [self[index] for index in indices]
 
-    foreign = rk.open(Path(folder.source.root), lambda image: np.asarray(image)[:9, :9])
-    for dataset in (Own(folder, CHOSEN), Subset(foreign, CHOSEN), Subset(range(9), [1, 2])):
+    third_party = rk.open(Path(folder.source.root), lambda image: np.asarray(image)[:9, :9])
+    for dataset in (Own(folder, CHOSEN), Subset(third_party, CHOSEN), Subset(range(9), [1, 2])):
         assert for_workers(dataset) is dataset
-        assert not is_native(dataset)
-    assert load(Subset(range(9), [4, 2]))._work(0).dataset.indices == [4, 2]
+        assert as_native(dataset) is None
+    assert [batch.tolist() for batch in load(Subset(range(9), [4, 2]))] == [[4, 2]]

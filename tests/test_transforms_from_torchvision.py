@@ -1,4 +1,4 @@
-"""torchvision's pipelines become native steps that do the same; what cannot is named, all of it."""
+"""torchvision's pipelines become equivalent native steps; the error names every transform that cannot."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import transforms as v1
+from benchmarks.torchvision_on_cpu import v2
 from PIL import Image
 
 import rekindle.transforms as rk
 from photographs import photographs
 from rekindle.errors import ArgumentError
-from torchvision_on_cpu import transforms as v1
-from torchvision_on_cpu import v2
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -96,7 +96,7 @@ def test_every_known_transform_keeps_its_parameters(library: Any) -> None:
 
 
 @pytest.mark.parametrize("library", [v1, v2], ids=["v1", "v2"])
-def test_a_translated_evaluation_pipeline_gives_torchvisions_tensors(library: Any) -> None:
+def test_a_translated_evaluation_pipeline_returns_torchvisions_tensors(library: Any) -> None:
     convert = [library.ToTensor()] if library is v1 else [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     compose = library.Compose(
         [library.Resize(64), library.CenterCrop(48), *convert, library.Normalize(MEAN, STD)]
@@ -107,7 +107,7 @@ def test_a_translated_evaluation_pipeline_gives_torchvisions_tensors(library: An
         assert difference < 0.01  # 0.6 grey levels
 
 
-def test_conversions_move_to_where_a_tensor_is_needed() -> None:
+def test_conversions_move_to_the_first_step_that_needs_a_tensor() -> None:
     compose = v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
     assert kinds(rk.from_torchvision(compose)) == ["RandomHorizontalFlip", "ToTensor"]
     first = v1.Compose([v1.ToTensor(), v1.CenterCrop(8), v1.Normalize(MEAN, STD)])
@@ -117,16 +117,16 @@ def test_conversions_move_to_where_a_tensor_is_needed() -> None:
     assert rk.from_torchvision(half)(np.zeros((2, 2, 3), np.uint8)).dtype == torch.float16
 
 
-def test_nested_pipelines_and_functions_of_tensors_are_taken() -> None:
+def test_nested_pipelines_and_functions_of_tensors_are_translated() -> None:
     inner = torch.nn.Sequential(v1.RandomHorizontalFlip(), v1.Resize(9))
     compose = v1.Compose([inner, v1.Compose([v1.ToTensor()]), v1.Lambda(torch.neg)])
     assert kinds(rk.from_torchvision(compose)) == ["RandomHorizontalFlip", "Resize", "ToTensor", "Lambda"]
     assert kinds(rk.from_torchvision(v1.RandomVerticalFlip())) == ["RandomVerticalFlip"]
 
 
-def test_all_that_cannot_be_translated_is_named() -> None:
+def test_every_transform_that_cannot_be_translated_is_named() -> None:
     class RandomCrop(v1.RandomCrop):
-        """Not torchvision's, though it is called as its is."""
+        """Not torchvision's, in spite of its name."""
 
     compose = v1.Compose(
         [

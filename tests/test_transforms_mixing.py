@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import v2
 
 import rekindle.transforms as rk
 from rekindle.errors import ArgumentError
-from torchvision_on_cpu import v2
 
 IMAGES = torch.rand(6, 3, 20, 30, generator=torch.Generator().manual_seed(1))
 LABELS = torch.tensor([0, 1, 2, 3, 4, 0])
@@ -58,7 +58,7 @@ def test_mixing_is_pure_and_its_labels_are_distributions(step: rk.MixUp | rk.Cut
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "classes", "said"),
+    ("images", "labels", "classes", "message"),
     [
         (IMAGES[0], LABELS, 5, "N × C × H × W"),
         (torch.zeros(6, 3, 4, 4, dtype=torch.uint8), LABELS, 5, "batch of floats"),
@@ -66,9 +66,9 @@ def test_mixing_is_pure_and_its_labels_are_distributions(step: rk.MixUp | rk.Cut
         (IMAGES, LABELS, None, "Give num_classes"),
     ],
 )
-def test_batches_that_do_not_fit_are_refused(
-    images: torch.Tensor, labels: torch.Tensor, classes: int | None, said: str
+def test_batches_that_do_not_match_are_rejected(
+    images: torch.Tensor, labels: torch.Tensor, classes: int | None, message: str
 ) -> None:
     for step in (rk.MixUp(num_classes=classes), rk.CutMix(num_classes=classes)):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=message):
             step(images, labels)

@@ -1,4 +1,4 @@
-"""On the same image and parameters, steps give what torchvision gives on Pillow images.
+"""With the same image and parameters, steps return torchvision's result on Pillow images.
 
 TOLERANCES has the largest mean difference in grey levels that an image may have, for each operation.
 """
@@ -12,16 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import functional, transforms
 from PIL import Image
 
 import rekindle.transforms as rk
 from photographs import photographs
-from rekindle.prepare import policy_space
-from rekindle.prepare.blur_and_sharpness import adjust_sharpness, gaussian_blur
-from rekindle.prepare.colour import adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, grey
-from rekindle.prepare.geometry import affine, rotate
-from rekindle.prepare.parameters import InterpolationMode
-from torchvision_on_cpu import functional, transforms
+from rekindle.prepare.steps import augmentation_ops
+from rekindle.prepare.steps.blur_and_sharpness import adjust_sharpness, gaussian_blur
+from rekindle.prepare.steps.colour import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    grey,
+)
+from rekindle.prepare.steps.geometry import affine, rotate
+from rekindle.prepare.steps.parameters import InterpolationMode
 
 NO_NUMBERS = np.empty(0)
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
@@ -139,7 +145,7 @@ TOLERANCES: dict[str, Case] = exact_cases() | resize_cases() | warp_cases() | co
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
-def test_a_deterministic_operation_gives_what_torchvision_gives(name: str) -> None:
+def test_a_deterministic_operation_returns_torchvisions_result(name: str) -> None:
     tolerance, ours, theirs = TOLERANCES[name]
     assert tolerance <= 2
     for image in photographs():
@@ -154,17 +160,17 @@ def test_a_deterministic_operation_gives_what_torchvision_gives(name: str) -> No
 
 POLICY_SPACES = {
     "RandAugment": (
-        policy_space.RANDAUGMENT,
+        augmentation_ops.RANDAUGMENT,
         transforms.RandAugment()._augmentation_space(31, (224, 331)),
         31,
     ),
     "AutoAugment": (
-        policy_space.AUTOAUGMENT,
+        augmentation_ops.AUTOAUGMENT,
         transforms.AutoAugment()._augmentation_space(10, (224, 331)),
         10,
     ),
     "TrivialAugmentWide": (
-        policy_space.TRIVIALAUGMENT_WIDE,
+        augmentation_ops.TRIVIALAUGMENT_WIDE,
         transforms.TrivialAugmentWide()._augmentation_space(31),
         31,
     ),
@@ -176,14 +182,14 @@ def test_a_policy_has_torchvisions_operations_magnitudes_and_signs(policy: str) 
     ours, theirs, bins = POLICY_SPACES[policy]
     assert list(ours) == list(theirs)
     for name, (magnitudes, signed) in theirs.items():
-        levels = [policy_space.magnitude(ours[name], level, bins, 224, 331) for level in range(bins)]
+        levels = [augmentation_ops.magnitude(ours[name], level, bins, 224, 331) for level in range(bins)]
         assert levels == (magnitudes.tolist() if magnitudes.ndim else [0.0] * bins)
         assert ours[name].signed == signed
 
 
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
 def test_autoaugment_has_torchvisions_pairs(policy: str) -> None:
-    from rekindle.prepare.auto_augment import POLICIES
+    from rekindle.prepare.steps.auto_augment import POLICIES
 
     theirs = transforms.AutoAugment(transforms.AutoAugmentPolicy(policy)).policies
     assert list(POLICIES[rk.AutoAugmentPolicy(policy)]) == theirs
@@ -199,9 +205,9 @@ def test_a_policys_operations_do_what_torchvisions_do(policy: str) -> None:
         small = rk.Resize((224, 331))(image)
         for name, strength in ours.items():
             for level in (0, bins // 3, bins - 1):
-                amount = policy_space.magnitude(strength, level, bins, 224, 331)
+                amount = augmentation_ops.magnitude(strength, level, bins, 224, 331)
                 for signed in {amount, -amount if strength.signed else amount}:
-                    result = policy_space.perform(small, name, signed, nearest, (0, 0, 0))
+                    result = augmentation_ops.perform(small, name, signed, nearest, (0, 0, 0))
                     expected = np.asarray(
                         _apply_op(Image.fromarray(small), name, signed, MODES[nearest], None)
                     )
@@ -209,7 +215,7 @@ def test_a_policys_operations_do_what_torchvisions_do(policy: str) -> None:
                     assert difference <= 0.5, (name, signed)
 
 
-def test_conversion_and_normalisation_give_what_torchvision_gives() -> None:
+def test_conversion_and_normalization_return_torchvisions_result() -> None:
     image = photographs()[0]
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     ours = rk.Compose([rk.ToTensor(), rk.Normalize(mean, std)])
@@ -236,12 +242,12 @@ def test_resize_has_torchvisions_sizes() -> None:
             )
 
 
-def test_a_resized_crop_takes_nothing_from_outside_its_box() -> None:
+def test_pixels_outside_the_box_do_not_contribute_to_a_resized_crop() -> None:
     image = photographs()[1]
     step = rk.RandomResizedCrop(96, scale=(0.2, 0.3))
-    numbers = np.array([0.5, 0.5, 0.3, 0.6])
-    top, left, height, width = step.window(*image.shape[:2], numbers).box
+    uniforms = np.array([0.5, 0.5, 0.3, 0.6])
+    top, left, height, width = step.window(*image.shape[:2], uniforms).box
     theirs = F.resized_crop(Image.fromarray(image), top, left, height, width, [96, 96])
-    difference = np.abs(step.apply(image, numbers).astype(np.int16) - np.asarray(theirs)).mean()
+    difference = np.abs(step.apply(image, uniforms).astype(np.int16) - np.asarray(theirs)).mean()
     assert difference <= 0.3
     assert math.isclose(height * width / (image.shape[0] * image.shape[1]), 0.25, rel_tol=0.02)

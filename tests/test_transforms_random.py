@@ -13,30 +13,30 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import transforms
 
 import rekindle.transforms as rk
-from rekindle.prepare.mixing import symmetric_beta
-from rekindle.prepare.policy_space import AUTOAUGMENT, RANDAUGMENT, TRIVIALAUGMENT_WIDE
-from torchvision_on_cpu import transforms
+from rekindle.prepare.steps.augmentation_ops import AUTOAUGMENT, RANDAUGMENT, TRIVIALAUGMENT_WIDE
+from rekindle.prepare.steps.mixup_cutmix import symmetric_beta
 
 DRAWS = 4000
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers_every_time() -> None:
+def _fixed_seed() -> None:
     torch.manual_seed(7)
 
 
-def numbers(step: object, draws: int = DRAWS) -> np.ndarray:
+def uniforms(step: object, draws: int = DRAWS) -> np.ndarray:
     return np.random.default_rng(11).random((draws, step.uniforms))  # type: ignore[attr-defined]
 
 
 def assert_same_distribution(ours: Sequence[float], theirs: Sequence[float]) -> None:
     first, second = np.sort(ours), np.sort(theirs)
-    places = np.concatenate([first, second])
+    values = np.concatenate([first, second])
     distance = np.abs(
-        np.searchsorted(first, places, side="right") / first.size
-        - np.searchsorted(second, places, side="right") / second.size
+        np.searchsorted(first, values, side="right") / first.size
+        - np.searchsorted(second, values, side="right") / second.size
     ).max()
     bound = math.sqrt(-math.log(1e-4 / 2) / 2 * (1 / first.size + 1 / second.size))
     assert distance <= bound
@@ -56,12 +56,12 @@ def assert_frequency(hits: Iterable[bool], expected: float) -> None:
         ((64, 64), (0.5, 1.0), (0.3, 3.0)),
     ],
 )
-def test_resized_crops_have_torchvisions_areas_ratios_and_places(
+def test_resized_crops_have_torchvisions_areas_ratios_and_offsets(
     size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float]
 ) -> None:
     step = rk.RandomResizedCrop(224, scale, ratio)
     image = torch.empty((3, *size))
-    ours = [step.window(*size, row).box for row in numbers(step)]
+    ours = [step.window(*size, row).box for row in uniforms(step)]
     theirs = [transforms.RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(DRAWS)]
     for measure in (
         lambda box: box[2] * box[3],
@@ -84,7 +84,7 @@ def test_resized_crops_have_torchvisions_areas_ratios_and_places(
         ((20, 16), {"padding": (1, 2), "pad_if_needed": True}),
     ],
 )
-def test_crops_lie_where_torchvisions_do(size: tuple[int, int], options: dict[str, object]) -> None:
+def test_crops_have_torchvisions_offsets(size: tuple[int, int], options: dict[str, object]) -> None:
     step = rk.RandomCrop(32, **options)  # type: ignore[arg-type]
     theirs = transforms.RandomCrop(32, **options)
     # An image that tells where each of its pixels comes from.
@@ -92,19 +92,19 @@ def test_crops_lie_where_torchvisions_do(size: tuple[int, int], options: dict[st
     image = np.dstack([rows + 1, columns + 1, np.full(size, 255)]).astype(np.uint8)
     tensor = torch.from_numpy(image).permute(2, 0, 1)
 
-    def place(pixels: np.ndarray) -> tuple[int, int]:
+    def offset(pixels: np.ndarray) -> tuple[int, int]:
         y, x = np.argwhere(pixels[..., 2] == 255)[0]
         return int(pixels[y, x, 0]) - int(y), int(pixels[y, x, 1]) - int(x)
 
-    ours = [place(step.apply(image, row)) for row in numbers(step, 1500)]
-    others = [place(theirs(tensor).permute(1, 2, 0).numpy()) for _ in range(1500)]
+    ours = [offset(step.apply(image, row)) for row in uniforms(step, 1500)]
+    others = [offset(theirs(tensor).permute(1, 2, 0).numpy()) for _ in range(1500)]
     for axis in (0, 1):
-        assert {place[axis] for place in ours} == {place[axis] for place in others}
-        assert_same_distribution([place[axis] for place in ours], [place[axis] for place in others])
+        assert {offset[axis] for offset in ours} == {offset[axis] for offset in others}
+        assert_same_distribution([offset[axis] for offset in ours], [offset[axis] for offset in others])
 
 
 @pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 1.0])
-def test_a_step_with_probability_acts_that_often(p: float) -> None:
+def test_a_step_is_applied_with_its_probability(p: float) -> None:
     image = np.random.default_rng(0).integers(0, 200, (8, 9, 3)).astype(np.uint8)
     image[0] = image[0, ::-1]
     steps = [
@@ -121,7 +121,7 @@ def test_a_step_with_probability_acts_that_often(p: float) -> None:
     ]
     big = np.tile(image, (10, 10, 1))
     for step in steps:
-        acted = [not np.array_equal(step.apply(big, row), big) for row in numbers(step, 800)]
+        acted = [not np.array_equal(step.apply(big, row), big) for row in uniforms(step, 800)]
         assert_frequency(acted, p)
         assert step.diversity == (2 if 0 < p < 1 else 1)
 
@@ -129,7 +129,7 @@ def test_a_step_with_probability_acts_that_often(p: float) -> None:
 def test_colour_jitter_draws_torchvisions_factors_and_orders() -> None:
     options = {"brightness": 0.4, "contrast": (0.5, 3.0), "saturation": 0.2, "hue": 0.1}
     step, theirs = rk.ColorJitter(**options), transforms.ColorJitter(**options)  # type: ignore[arg-type]
-    ours = [step.amounts(row) for row in numbers(step)]
+    ours = [step.amounts(row) for row in uniforms(step)]
     others = [
         theirs.get_params(theirs.brightness, theirs.contrast, theirs.saturation, theirs.hue)
         for _ in range(DRAWS)
@@ -142,13 +142,13 @@ def test_colour_jitter_draws_torchvisions_factors_and_orders() -> None:
     assert len(orders) == 24
     for order in orders:
         assert_frequency([tuple(kind for kind, _ in amounts) == order for amounts in ours], 1 / 24)
-    assert [kind for kind, _ in rk.ColorJitter(contrast=0.3).amounts(numbers(step)[0])] == [1]
+    assert [kind for kind, _ in rk.ColorJitter(contrast=0.3).amounts(uniforms(step)[0])] == [1]
 
 
 def test_affine_maps_have_torchvisions_amounts() -> None:
     options = {"degrees": (-10, 30), "translate": (0.1, 0.4), "scale": (0.5, 1.5), "shear": (-5, 5, 3, 9)}
     step, theirs = rk.RandomAffine(**options), transforms.RandomAffine(**options)  # type: ignore[arg-type]
-    ours = [step.amounts(200, 300, row) for row in numbers(step)]
+    ours = [step.amounts(200, 300, row) for row in uniforms(step)]
     others = [
         theirs.get_params(theirs.degrees, theirs.translate, theirs.scale, theirs.shear, [300, 200])
         for _ in range(DRAWS)
@@ -167,7 +167,7 @@ def test_affine_maps_have_torchvisions_amounts() -> None:
 @pytest.mark.parametrize("size", [(224, 224), (30, 200)])
 def test_erased_boxes_are_torchvisions(size: tuple[int, int]) -> None:
     step = rk.RandomErasing(p=1.0)
-    ours = [step.box(*size, row) for row in numbers(step)]
+    ours = [step.box(*size, row) for row in uniforms(step)]
     image = torch.empty((3, *size))
     drawn = [
         transforms.RandomErasing.get_params(image, (0.02, 0.33), (0.3, 3.3), [0.0])[:4] for _ in range(DRAWS)
@@ -178,7 +178,7 @@ def test_erased_boxes_are_torchvisions(size: tuple[int, int]) -> None:
     for part in range(4):
         assert_same_distribution([box[part] for box in found], [box[part] for box in others])
     half = rk.RandomErasing(p=0.5)
-    assert_frequency([half.box(*size, row) is not None for row in numbers(half)], 0.5 * len(found) / DRAWS)
+    assert_frequency([half.box(*size, row) is not None for row in uniforms(half)], 0.5 * len(found) / DRAWS)
 
 
 def test_erasing_writes_the_value_or_noise_into_the_box_and_nowhere_else() -> None:
@@ -200,7 +200,7 @@ def test_erasing_writes_the_value_or_noise_into_the_box_and_nowhere_else() -> No
 
 def test_randaugment_layers_choose_each_operation_and_sign_equally_often() -> None:
     layer = rk.RandAugment(num_ops=1, magnitude=9).layers[0]
-    choices = [layer.choice(224, 224, row) for row in numbers(layer, 14_000)]  # type: ignore[attr-defined]
+    choices = [layer.choice(224, 224, row) for row in uniforms(layer, 14_000)]  # type: ignore[attr-defined]
     counts = Counter(name for name, _ in choices)
     assert set(counts) == set(RANDAUGMENT)
     for name, strength in RANDAUGMENT.items():
@@ -213,7 +213,7 @@ def test_randaugment_layers_choose_each_operation_and_sign_equally_often() -> No
 
 def test_trivialaugment_chooses_operations_magnitudes_and_signs_equally_often() -> None:
     step = rk.TrivialAugmentWide()
-    choices = [step.choice(32, 32, row) for row in numbers(step, 14_000)]
+    choices = [step.choice(32, 32, row) for row in uniforms(step, 14_000)]
     for name, strength in TRIVIALAUGMENT_WIDE.items():
         assert_frequency([chosen == name for chosen, _ in choices], 1 / 14)
         if strength.signed:
@@ -232,7 +232,7 @@ def test_autoaugment_chooses_pairs_equally_and_operations_by_their_probability(
     for pair in theirs.policies:
         for name, probability, _ in pair:
             expected[name] += probability / len(theirs.policies)
-    draws = numbers(step, 10_000)
+    draws = uniforms(step, 10_000)
     choices = [step.choice(64, 64, row) for row in draws]
     counted = Counter(name for choice in choices for name, _ in choice)
     for name, rate in expected.items():

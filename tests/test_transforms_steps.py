@@ -1,4 +1,4 @@
-"""What every image step promises: a pure function that declares what it is, and clear errors."""
+"""What holds for every image step: it is a pure function, declares what it does, and has clear errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from benchmarks.torchvision_on_cpu import transforms as torchvision_transforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -17,9 +18,8 @@ from PIL import Image
 import rekindle.transforms as rk
 from photographs import photographs
 from rekindle.errors import ArgumentError
-from rekindle.prepare.image_step import ImageStep, further_numbers
-from rekindle.prepare.resampling import resample
-from torchvision_on_cpu import transforms as torchvision_transforms
+from rekindle.prepare.steps.antialiased_resize import resample
+from rekindle.prepare.steps.image_step import ImageStep, more_uniforms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -82,7 +82,7 @@ def image() -> np.ndarray:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=names)
-def test_a_step_is_a_pure_function_of_image_and_numbers(step: rk.Step, image: np.ndarray) -> None:
+def test_a_step_is_a_pure_function_of_image_and_uniforms(step: rk.Step, image: np.ndarray) -> None:
     read_only = image.copy()
     read_only.flags.writeable = False
     copied = pickle.loads(pickle.dumps(step))
@@ -95,7 +95,7 @@ def test_a_step_is_a_pure_function_of_image_and_numbers(step: rk.Step, image: np
 
 
 @pytest.mark.parametrize("step", STEPS, ids=names)
-def test_the_declared_size_is_the_size_that_comes_out(step: rk.Step, image: np.ndarray) -> None:
+def test_the_declared_size_is_the_size_of_the_result(step: rk.Step, image: np.ndarray) -> None:
     for row in np.random.default_rng(2).random((6, step.uniforms)):
         result = step.apply(image, row)
         size = tuple(result.shape[-2:]) if isinstance(result, torch.Tensor) else result.shape[:2]
@@ -107,7 +107,7 @@ def test_the_declared_size_is_the_size_that_comes_out(step: rk.Step, image: np.n
 
 
 @pytest.mark.parametrize("step", STEPS, ids=names)
-def test_layers_with_their_share_of_the_numbers_do_what_the_step_does(
+def test_layers_with_their_slice_of_the_uniforms_are_equivalent_to_the_step(
     step: rk.Step, image: np.ndarray
 ) -> None:
     assert step.uniforms == sum(layer.uniforms for layer in step.layers)
@@ -128,7 +128,7 @@ def test_steps_work_on_images_of_a_single_pixel() -> None:
             step.apply(pixel, row)
 
 
-def test_steps_give_the_same_from_many_threads(image: np.ndarray) -> None:
+def test_steps_are_thread_safe(image: np.ndarray) -> None:
     step = rk.Compose([rk.RandomResizedCrop(64), rk.RandAugment(3), rk.ColorJitter(0.4, 0.4, 0.4)])
     rows = np.random.default_rng(5).random((64, step.uniforms))
     expected = [step.apply(image, row) for row in rows]
@@ -156,7 +156,7 @@ def test_diversity_follows_the_documented_convention() -> None:
     assert 25 < rk.AutoAugment().diversity < 100
 
 
-def test_compose_knows_the_size_that_comes_out() -> None:
+def test_compose_knows_the_size_of_the_result() -> None:
     crop, flip = rk.RandomCrop(32), rk.RandomHorizontalFlip()
     assert rk.Compose([crop, flip, rk.ToTensor()]).size == (32, 32)
     assert rk.Compose([crop, rk.Pad(1)]).size == (34, 34)
@@ -166,7 +166,7 @@ def test_compose_knows_the_size_that_comes_out() -> None:
     assert not rk.Compose([crop, rk.Lambda(lambda x: x)]).releases_gil
 
 
-def test_a_pillow_image_is_taken_as_its_array_is() -> None:
+def test_a_pillow_image_is_accepted_like_its_array() -> None:
     image = photographs()[0]
     for step in (rk.Resize(32), rk.Compose([rk.CenterCrop(16), rk.ToTensor()]), rk.ToTensor()):
         assert np.array_equal(as_array(step(image)), as_array(step(Image.fromarray(image))))
@@ -202,7 +202,7 @@ def test_resizing_equals_pillow_for_any_size(
 
 @settings(max_examples=60, deadline=None)
 @given(size=st.tuples(st.integers(1, 3000), st.integers(1, 3000)), seed=st.integers(0, 999))
-def test_crop_boxes_lie_in_the_image(size: tuple[int, int], seed: int) -> None:
+def test_crop_boxes_are_inside_the_image(size: tuple[int, int], seed: int) -> None:
     random = np.random.default_rng(seed)
     for step in (rk.RandomResizedCrop(7), rk.Resize(9), rk.RandomCrop(1)):
         window = step.window(*size, random.random(step.uniforms))  # type: ignore[attr-defined]
@@ -218,9 +218,9 @@ def test_a_constant_image_stays_constant_when_resized() -> None:
             assert (resample(image, (0, 0, 417, 333), (50, 61), mode) == value).all()
 
 
-def test_further_numbers_are_uniform_and_follow_from_the_given_ones() -> None:
-    def drawn(numbers: list[float]) -> list[float]:
-        source = further_numbers(np.array(numbers))
+def test_more_uniforms_are_uniform_and_depend_on_the_given_ones() -> None:
+    def drawn(uniforms: list[float]) -> list[float]:
+        source = more_uniforms(np.array(uniforms))
         return [next(source) for _ in range(2000)]
 
     assert drawn([0.1, 0.2]) == drawn([0.1, 0.2])
@@ -274,7 +274,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: rk.Compose([rk.ToTensor(), rk.Resize(3)]), "Resize works on images of bytes"),
     (lambda: rk.Compose([rk.Resize(3), rk.Normalize(MEAN, STD)]), "Put ToTensor"),
     (lambda: rk.Compose([rk.ToTensor(), rk.Compose([rk.Invert()])]), "Invert works on images"),
-    (lambda: rk.Compose([rk.ToTensor(), rk.ToTensor()]), "converted the image already"),
+    (lambda: rk.Compose([rk.ToTensor(), rk.ToTensor()]), "already converted the image"),
     (lambda: rk.MixUp(alpha=0), "alpha is 0"),
     (lambda: rk.CutMix(num_classes=0), "num_classes is 0"),
     (lambda: rk.RandomCrop(9)(np.zeros((8, 8, 3), np.uint8)), "larger than an image of 8 × 8"),
@@ -287,11 +287,13 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_a_wrong_parameter_or_image_is_named_with_what_to_do(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(ArgumentError, match=r"(?i)give|put|leave|set|comes? before") as error:
+@pytest.mark.parametrize(("make", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_wrong_parameter_or_image_is_named_with_what_to_do(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=r"(?i)give|put|remove|set|comes? before") as error:
         make()
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_every_name_has_torchvisions_parameters_in_its_order() -> None:
@@ -301,10 +303,10 @@ def test_every_name_has_torchvisions_parameters_in_its_order() -> None:
         ours, theirs = getattr(rk, name), getattr(torchvision_transforms, name, None)
         if theirs is not None and isinstance(ours, type) and issubclass(ours, rk.Step):
             expected = list(inspect.signature(theirs).parameters)
-            by_place = [
+            positional = [
                 one for one in inspect.signature(ours).parameters.values() if one.kind != one.KEYWORD_ONLY
             ]
-            assert [one.name for one in by_place] == expected, name
+            assert [one.name for one in positional] == expected, name
 
 
 def test_the_namespace_exports_what_it_lists() -> None:

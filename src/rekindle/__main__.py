@@ -2,7 +2,7 @@
 
 import sys
 
-from rekindle.cli import main
+from rekindle.tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

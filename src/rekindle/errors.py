@@ -11,10 +11,12 @@ RekindleError
 ├── DataError (ValueError)          a folder or file of data that is not what it should be
 │   ├── DecodeError                 an image that is broken, cut off or too large
 │   └── FormatError                 a packed file that is damaged; names the file and the offset
+├── UnequalSamplesError (RuntimeError)  samples of different shapes, which cannot be stacked to a batch
+├── OpenFilesError (OSError)        too many files are open
 └── OutOfMemoryError (MemoryError)  the batches in flight do not fit into memory
 
 Each message says what failed, the value received, where, and what to do. Exceptions of the user's own
-data set and transforms keep their type.
+dataset and transforms keep their type.
 """
 
 
@@ -64,3 +66,11 @@ class FormatError(DataError):
 
 class OutOfMemoryError(RekindleError, MemoryError):
     """The batches in flight do not fit into the memory that is left."""
+
+
+class OpenFilesError(RekindleError, OSError):
+    """Too many files are open in this process or on this machine; the message says what needs them."""
+
+
+class UnequalSamplesError(RekindleError, RuntimeError):
+    """Samples of one batch differ in shape, so that they cannot be stacked."""

@@ -11,18 +11,18 @@
 torch.Size([3, 224, 224])
 """
 
-from rekindle.prepare.auto_augment import AutoAugment, AutoAugmentPolicy
-from rekindle.prepare.blur_and_sharpness import GaussianBlur, RandomAdjustSharpness, Sharpness
-from rekindle.prepare.colour import ColorJitter, RandomGrayscale
-from rekindle.prepare.compose import Compose, Lambda, RandomApply
-from rekindle.prepare.crop import CenterCrop, Pad, RandomCrop, RandomResizedCrop
-from rekindle.prepare.erasing import RandomErasing
-from rekindle.prepare.flip import RandomHorizontalFlip, RandomVerticalFlip
-from rekindle.prepare.from_torchvision import from_torchvision
-from rekindle.prepare.geometry import RandomAffine, RandomRotation
-from rekindle.prepare.mixing import CutMix, MixUp, cutmix, mixup
-from rekindle.prepare.parameters import InterpolationMode
-from rekindle.prepare.point_operations import (
+from rekindle.prepare.steps.auto_augment import AutoAugment, AutoAugmentPolicy
+from rekindle.prepare.steps.blur_and_sharpness import GaussianBlur, RandomAdjustSharpness, Sharpness
+from rekindle.prepare.steps.colour import ColorJitter, RandomGrayscale
+from rekindle.prepare.steps.compose import Compose, Lambda, RandomApply
+from rekindle.prepare.steps.crop import CenterCrop, Pad, RandomCrop, RandomResizedCrop
+from rekindle.prepare.steps.erasing import RandomErasing
+from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
+from rekindle.prepare.steps.from_torchvision import from_torchvision
+from rekindle.prepare.steps.geometry import RandomAffine, RandomRotation
+from rekindle.prepare.steps.mixup_cutmix import CutMix, MixUp, cutmix, mixup
+from rekindle.prepare.steps.parameters import InterpolationMode
+from rekindle.prepare.steps.point_operations import (
     AutoContrast,
     Equalize,
     Invert,
@@ -34,10 +34,10 @@ from rekindle.prepare.point_operations import (
     RandomSolarize,
     Solarize,
 )
-from rekindle.prepare.policies import RandAugment, TrivialAugmentWide
-from rekindle.prepare.resize import Resize
-from rekindle.prepare.step import Step
-from rekindle.prepare.tensors import ConvertImageDtype, Normalize, PILToTensor, ToTensor
+from rekindle.prepare.steps.rand_augment import RandAugment, TrivialAugmentWide
+from rekindle.prepare.steps.resize import Resize
+from rekindle.prepare.steps.step import Step
+from rekindle.prepare.steps.to_tensor import ConvertImageDtype, Normalize, PILToTensor, ToTensor
 
 __all__ = [
     "AutoAugment",

@@ -1,51 +1,47 @@
 """Which samples, when, at what weight?"""
 
-from rekindle.choose.choice import Choice, checked
-from rekindle.choose.copies import Copies
-from rekindle.choose.echo import plan_echo
-from rekindle.choose.orders import (
+from rekindle.choose.batch_orders import (
     BatchOrder,
     EndOfEpoch,
     Orders,
-    planned_epochs,
+    PlannedEpochs,
+    iterable_orders,
     planned_orders,
-    stream_orders,
+    unplanned_order,
 )
-from rekindle.choose.plan import EpochPlan, plan_epoch
+from rekindle.choose.duplicates.groups_file import Group, Member, RedundantGroups
+from rekindle.choose.duplicates.settings import Redundancy
+from rekindle.choose.echo_order import plan_echo
+from rekindle.choose.order_kind import OrderKind
+from rekindle.choose.plan import EpochPlan, batches_per_epoch, plan_epoch
 from rekindle.choose.planned_sampler import PlannedSampler
-from rekindle.choose.redundancy import Redundancy
-from rekindle.choose.redundant_groups import Group, Member, RedundantGroups
-from rekindle.choose.refresh import Refresh
-from rekindle.choose.samplers import SamplerOrders, between_epochs, check_generator
-from rekindle.choose.scores import Loaded, Measured, Scores, array_kinds
-from rekindle.choose.stand_ins import StandIns, reads_spared
+from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.scores import Measured, Scores
+from rekindle.choose.selection import Choice
+from rekindle.choose.user_samplers import SamplerOrders, between_epochs
 
 __all__ = [
     "BatchOrder",
     "Choice",
-    "Copies",
     "EndOfEpoch",
     "EpochPlan",
     "Group",
-    "Loaded",
     "Measured",
     "Member",
+    "OrderKind",
     "Orders",
+    "PlannedEpochs",
     "PlannedSampler",
     "Redundancy",
     "RedundantGroups",
     "Refresh",
     "SamplerOrders",
     "Scores",
-    "StandIns",
-    "array_kinds",
+    "batches_per_epoch",
     "between_epochs",
-    "check_generator",
-    "checked",
+    "iterable_orders",
     "plan_echo",
     "plan_epoch",
-    "planned_epochs",
     "planned_orders",
-    "reads_spared",
-    "stream_orders",
+    "unplanned_order",
 ]

@@ -1,13 +1,12 @@
-"""Our own shuffled order as a torch sampler, for those who take a loader apart and put it together anew."""
+"""Our own shuffled order as a torch sampler, for frameworks that re-create a loader from its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import Any
 
 from torch.utils.data import RandomSampler
 
-from rekindle import keys
+from rekindle.core import counter_rng
 
 
 class PlannedSampler(RandomSampler):
@@ -16,20 +15,21 @@ class PlannedSampler(RandomSampler):
     def __init__(self, data_source: Sized, seed: int) -> None:
         super().__init__(data_source)
         self.seed, self.epoch = seed, 0
+        self.told = 0  # the epoch that it was told last
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`."""
-        self.epoch = epoch
+        """Make the next pass that of `epoch`; so is the next epoch of the loader whose order this is."""
+        self.epoch = self.told = epoch
 
     def __iter__(self) -> Iterator[int]:
-        order: list[int] = keys.permutation(len(self.data_source), self.seed, self.epoch).tolist()
+        order: list[int] = counter_rng.permutation(len(self.data_source), self.seed, self.epoch).tolist()
         self.epoch += 1
         return iter(order)
 
 
-def tell_epoch(sampler: Any, epoch: int) -> None:
+def set_epoch_within(sampler: object, epoch: int) -> None:
     """Make a sampler of ours within this one, however it is wrapped, begin with `epoch`."""
     while sampler is not None and not isinstance(sampler, PlannedSampler):
         sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
     if sampler is not None:
-        sampler.set_epoch(epoch)
+        sampler.epoch = epoch

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle import keys
+from rekindle.core import counter_rng
 
-_UNKNOWN: dict[str, tuple[type[np.generic], float]] = {
-    "loss": (np.float32, np.nan),
-    "probability": (np.float32, np.nan),
-    "rival": (np.float32, np.nan),
-    "correct": (np.int8, -1),
-    "epoch": (np.int32, -1),
-    "age": (np.int32, -1),
-    "count": (np.int32, 0),
-    "mean": (np.float64, 0),
-    "squares": (np.float64, 0),
-    "forgotten": (np.int32, 0),
-    "load_seconds": (np.float32, np.nan),
-    "nbytes": (np.int64, -1),
-    "loads": (np.int32, 0),
-    "uses": (np.int64, 0),
-    "turns": (np.int64, 0),
-}
 _LOADS_REMEMBERED = 4
 
 
@@ -49,28 +32,48 @@ class Loaded(NamedTuple):
     nbytes: NDArray[np.int64]
 
 
+class Findings(NamedTuple):
+    """What was measured in an epoch: how the model did, what loading cost, how the loop spent its time."""
+
+    measured: Measured
+    loaded: Loaded
+    wait_seconds: float
+    work_seconds: float
+
+    def joined(self, later: Findings) -> Findings:
+        """These findings and later ones of the same epoch."""
+        measured = zip(*(part.measured for part in (self, later)), strict=True)
+        loaded = zip(*(part.loaded for part in (self, later)), strict=True)
+        return Findings(
+            Measured(*(np.concatenate(column) for column in measured)),
+            Loaded(*(np.concatenate(column) for column in loaded)),
+            self.wait_seconds + later.wait_seconds,
+            self.work_seconds + later.work_seconds,
+        )
+
+
 @dataclass(slots=True)
 class Scores:
-    """All that a method may base its choice on. Arrays have one entry a sample.
+    """All that a method may base its choice on. Arrays have one entry per sample.
 
     Attributes:
         seed: The loader's.
         loss: The loss when it was measured last; NaN if it never was. All that follows is of then, too.
-        probability: What the model gave the right class: from logits, or, for plain losses, exp(−loss), which
-            takes the loss for a cross-entropy.
+        probability: That of the right class: from logits, or, for plain losses, exp(−loss), which takes the
+            loss for a cross-entropy.
         rival: The largest probability of a wrong class; NaN unless logits were given.
         correct: 1 or 0; −1 unless logits were given.
         epoch: When that was; −1 for never.
-        age: How often the cached part of the sample's view had been used before then (0: made anew). Reused
+        age: How often the cached part of the sample's view had been used before then (0: recomputed). Reused
             views have lower losses.
         count: In how many epochs it was measured.
         mean, squares: Of its probabilities in these epochs: the mean, and the sum of squared distances to it.
         forgotten: How often it was right in one measurement and wrong in the next.
-        load_seconds: What loading it takes, a mean that favours the last four times; NaN if not measured.
+        load_seconds: How long loading takes, a mean that favours the last four times; NaN if not measured.
         nbytes: How large it is; −1 if not measured.
         loads: How often loading was measured.
         uses: In how many epochs, this one included, it was chosen.
-        turns: In how many of them its cached part was used: that of all near-copies that share one.
+        turns: In how many of them its cached part was used: that of all near-duplicates that share one.
         wait_seconds, work_seconds: How long the training loops waited for batches and worked on them.
 
     """
@@ -97,13 +100,32 @@ class Scores:
     @classmethod
     def unknown(cls, size: int, seed: int) -> Scores:
         """The scores before anything was measured."""
-        arrays: dict[str, Any] = {
-            name: np.full(size, value, dtype=kind) for name, (kind, value) in _UNKNOWN.items()
-        }
-        return cls(seed=seed, **arrays)
+        return cls(
+            seed=seed,
+            loss=np.full(size, np.nan, dtype=np.float32),
+            probability=np.full(size, np.nan, dtype=np.float32),
+            rival=np.full(size, np.nan, dtype=np.float32),
+            correct=np.full(size, -1, dtype=np.int8),
+            epoch=np.full(size, -1, dtype=np.int32),
+            age=np.full(size, -1, dtype=np.int32),
+            count=np.zeros(size, dtype=np.int32),
+            mean=np.zeros(size, dtype=np.float64),
+            squares=np.zeros(size, dtype=np.float64),
+            forgotten=np.zeros(size, dtype=np.int32),
+            load_seconds=np.full(size, np.nan, dtype=np.float32),
+            nbytes=np.full(size, -1, dtype=np.int64),
+            loads=np.zeros(size, dtype=np.int32),
+            uses=np.zeros(size, dtype=np.int64),
+            turns=np.zeros(size, dtype=np.int64),
+        )
 
     def __len__(self) -> int:
         return len(self.loss)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """All arrays by name, themselves and not copies: what a checkpoint holds of scores."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -112,9 +134,9 @@ class Scores:
 
     @property
     def accuracy(self) -> float:
-        """The share that was right when measured last, of those of which it is known; NaN for none."""
-        told = self.correct >= 0
-        return float(self.correct[told].mean(dtype=np.float64)) if told.any() else float("nan")
+        """The share that was right when measured last, among those with logits; NaN for none."""
+        with_logits = self.correct >= 0
+        return float(self.correct[with_logits].mean(dtype=np.float64)) if with_logits.any() else float("nan")
 
     @property
     def mean_loss(self) -> float:
@@ -128,15 +150,22 @@ class Scores:
 
     def uniforms(self, epoch: int, draw: int = 0) -> NDArray[np.float64]:
         """A random number in [0, 1) for every sample: the same for the same seed, epoch and draw."""
-        step = keys.Step.CHOICE + draw
-        return keys.uniforms(self.seed, np.arange(len(self)), epoch, step)[:, 0]
+        step = counter_rng.Step.CHOICE + draw
+        return counter_rng.uniforms(self.seed, np.arange(len(self)), epoch, step)[:, 0]
 
     def permutation(self, epoch: int, draw: int = 0) -> NDArray[np.int64]:
         """A random order of all samples: the same for the same seed, epoch and draw."""
         return np.argsort(self.uniforms(epoch, draw), kind="stable")
 
+    def update(self, epoch: int, findings: Findings) -> None:
+        """Take in all that was measured in an epoch."""
+        self.note(epoch, findings.measured)
+        self.note_loads(findings.loaded)
+        self.wait_seconds += findings.wait_seconds
+        self.work_seconds += findings.work_seconds
+
     def note(self, epoch: int, measured: Measured) -> None:
-        """Take in the measurements of an epoch; of several of one sample, the last. Leaves out NaN losses."""
+        """Take in the measurements of an epoch: of several of one sample, the last; no NaN losses."""
         rows = _last_of_each(measured.ids, np.isfinite(measured.loss))
         ids = measured.ids[rows]
         correct, loss = measured.correct[rows], measured.loss[rows]
@@ -166,8 +195,3 @@ def _last_of_each(ids: NDArray[np.int64], good: NDArray[np.bool_]) -> NDArray[np
     """The row of each id's last good entry."""
     rows = np.flatnonzero(good)[::-1]
     return rows[np.unique(ids[rows], return_index=True)[1]]
-
-
-def array_kinds() -> dict[str, np.dtype[Any]]:
-    """The names of the arrays of scores and their types: what a state holds of them."""
-    return {name: np.dtype(kind) for name, (kind, _) in _UNKNOWN.items()}

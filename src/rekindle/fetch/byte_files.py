@@ -1,9 +1,9 @@
-"""Bytes of a file by offset and length: the one way in which packed data is read.
+"""Reads of byte ranges: the one way in which packed data is read, from local files and from remote objects.
 
 Local files are mapped into memory: a read is a view that costs neither a copy nor a lock. Every offset is
-checked against the size, and the size against the file as it is now, because touching a page behind the end
-of a file ends the process. To copy a view would hold Python's lock, also while the disk is waited for: who
-needs bytes in memory of their own lets the system read them.
+checked against the file's size, and the size against the file as it is now, because touching a page behind
+the end of a file kills the process. Copying a view holds the GIL, also while the disk is waited for: `copy`
+lets the system read instead.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import mmap
 import os
 import resource
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from rekindle.errors import DataError, FormatError
+from rekindle.fetch.regular_file import check_regular, open_regular
 
 Opened = TypeVar("Opened")
 
 _DESCRIPTORS_A_FILE = 2  # the map's, and one to copy from
-_LEFT_TO_OTHERS = 256  # descriptors: workers and users need some as well
+_DESCRIPTORS_RESERVED = 256  # workers and users need some as well
 
 
-class ByteFile(Protocol):
-    """A file (or object behind a URL) to read ranges of; safe in threads and after a fork, picklable."""
+class ByteReader(Protocol):
+    """Byte ranges of a file: all that an indexer needs."""
 
     @property
     def name(self) -> str:
@@ -33,24 +34,57 @@ class ByteFile(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Its size in bytes."""
+
+    def read(self, offset: int, length: int) -> bytes | memoryview:
+        """Exactly these bytes; FormatError if they do not lie within the file."""
+
+
+class ByteFile(ByteReader, Protocol):
+    """A file or remote object whose samples are read; safe in threads and after a fork, picklable."""
 
     @property
     def version(self) -> str:
-        """A text that changes when the content does: size and time of change, or what a server says."""
+        """A string that changes with the content (size and mtime, or an ETag); empty if there is none."""
 
-    def read(self, offset: int, length: int) -> bytes | memoryview:
-        """These bytes, all of them; FormatError if they do not lie within the file."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether reads go over a network."""
+
+    def copy(self, offset: int, length: int) -> bytes:
+        """The same as `read`, in memory of its own, without holding the GIL while the disk is waited for."""
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Start to fetch these (offset, length), which will be read soon; returns at once."""
+
+    def for_indexing(self) -> ByteReader:
+        """The same file, read in the way that suits an indexer: headers, in order."""
+
+    def check_unchanged(self) -> None:
+        """Raise FormatError if the content is known to have changed since the file was opened."""
+
+
+def check_range(file: ByteReader, offset: int, length: int) -> None:
+    """Raise FormatError if a range does not lie within a file."""
+    if offset < 0 or length < 0 or offset + length > file.size:
+        raise truncated(file, offset, "a record", length)
+
+
+def truncated(file: ByteReader, offset: int, what: str, needs: int) -> FormatError:
+    """The error for a file that ends before something in it does."""
+    return FormatError(
+        f"{file.name!r} at byte {offset}: {what} needs {needs} bytes, the file has {file.size}: truncated or "
+        "corrupt."
+    )
 
 
 class LocalFile:
     """A file on disk as it is now, mapped into memory when it is first read.
 
-    FormatError if it is another by then.
+    Reading it raises FormatError if the file was replaced or modified before that.
     """
+
+    is_remote = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
@@ -58,33 +92,32 @@ class LocalFile:
             state = os.stat(self.name)
         except OSError as error:
             raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
-        self.size, self._changed = state.st_size, state.st_mtime_ns
-        self._begin()
+        check_regular(self.name, state)
+        self.size, self._mtime = state.st_size, state.st_mtime_ns
+        self.owner, self.mode = state.st_uid, state.st_mode
+        self._forget_open_files()
 
-    def _begin(self) -> None:
+    def _forget_open_files(self) -> None:
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
         self._descriptors: list[int] = []
 
     @property
     def version(self) -> str:
-        """Size and time of the last change."""
-        return f"{self.size} bytes, {self._changed} ns"
+        """Size and modification time."""
+        return f"{self.size} bytes, {self._mtime} ns"
 
     def read(self, offset: int, length: int) -> memoryview:
         """A view of these bytes; FormatError if they do not lie within the file."""
         end = offset + length
-        if offset < 0 or length < 0 or end > self.size:
-            raise FormatError(
-                f"{self.name!r} at byte {offset}: {length} bytes are said to be here, but the file has "
-                f"{self.size}. It is damaged or cut off."
-            )
+        if offset < 0 or length < 0 or end > self.size:  # Inline, because this is called for every sample.
+            check_range(self, offset, length)
         if not length:
             return self._view[:0]
         mapped = self._map or self._mapped()
-        if mapped.size() < end:  # As it is now: the system is asked.
+        if mapped.size() < end:  # Asks the system for the current size.
             raise FormatError(
-                f"{self.name!r} at byte {offset}: the file has become shorter since it was opened."
+                f"{self.name!r} at byte {offset}: the file has been truncated since it was opened."
             )
         return self._view[offset:end]
 
@@ -94,50 +127,54 @@ class LocalFile:
             data = os.pread(self._descriptor(), length, offset)
             if len(data) == length:
                 return data
-        return bytes(self.read(offset, length))  # Which says what is wrong.
+        return bytes(self.read(offset, length))  # Raises the error that fits.
 
     def _descriptor(self) -> int:
-        if not self._descriptors:  # Two threads may both get here: the first one's is used by all.
+        if not self._descriptors:  # If two threads get here, all use the descriptor of the first.
             self._descriptors.append(self._open())
         return self._descriptors[0]
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Tell the system to read these ranges ahead."""
+        """Ask the system to read these ranges ahead."""
         for offset, length in ranges:
             if offset >= 0 and length > 0 and offset + length <= self.size:
                 mapped = self._map or self._mapped()
                 start = offset // mmap.PAGESIZE * mmap.PAGESIZE
                 mapped.madvise(mmap.MADV_WILLNEED, start, offset + length - start)
 
+    def for_indexing(self) -> LocalFile:
+        """The file itself."""
+        return self
+
     def _mapped(self) -> mmap.mmap:
         file = self._open()
         try:  # The map has a descriptor of its own.
-            mapped = _with_descriptors(
+            mapped = _with_enough_descriptors(
                 lambda: mmap.mmap(file, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
             )
         except OSError as error:
             raise self._unreadable(error) from error
         finally:
             os.close(file)
-        # Two threads may both get here: each result is whole, and the last one stays.
+        # If two threads get here, both maps are valid, and the last one is kept.
         self._view = memoryview(mapped)
         self._map = mapped
         return mapped
 
     def _open(self) -> int:
         try:
-            file = _with_descriptors(lambda: os.open(self.name, os.O_RDONLY | os.O_CLOEXEC))
+            file, state = _with_enough_descriptors(lambda: open_regular(self.name))
         except OSError as error:
             raise self._unreadable(error) from error
         try:
-            self._check(os.fstat(file))
+            self._check(state)
         except FormatError:
             os.close(file)
             raise
         return file
 
     def check_unchanged(self) -> None:
-        """Raise FormatError if there is another file of this name by now, or another content."""
+        """Raise FormatError if the file was replaced or modified since it was opened."""
         try:
             state = os.stat(self.name)
         except OSError as error:
@@ -145,9 +182,9 @@ class LocalFile:
         self._check(state)
 
     def _check(self, state: os.stat_result) -> None:
-        if (state.st_size, state.st_mtime_ns) == (self.size, self._changed):
+        if (state.st_size, state.st_mtime_ns) == (self.size, self._mtime):
             return
-        what = "become shorter" if state.st_size < self.size else "changed"
+        what = "been truncated" if state.st_size < self.size else "changed"
         raise FormatError(
             f"{self.name!r} at byte {min(state.st_size, self.size)}: the file has {what} since it was opened "
             f"({self.size:,} bytes then, {state.st_size:,} now). Open it again."
@@ -157,7 +194,7 @@ class LocalFile:
         hint = ""
         if error.errno == errno.EMFILE:
             hint = (
-                f". This process may have {_most_descriptors():,} files open: raise the limit (ulimit -n), "
+                f". This process may open {_descriptor_limit():,} files: raise the limit (ulimit -n), "
                 "or pack the data into fewer shards."
             )
         return DataError(f"cannot read {self.name!r}: {error.strerror}{hint}")
@@ -166,41 +203,42 @@ class LocalFile:
         for file in getattr(self, "_descriptors", ()):
             close(file)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "size": self.size, "_changed": self._changed}
+    def __getstate__(self) -> dict[str, object]:
+        kept = ("name", "size", "_mtime", "owner", "mode")
+        return {name: self.__dict__[name] for name in kept}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._forget_open_files()
 
     def __repr__(self) -> str:
         return f"LocalFile({self.name!r}, {self.size:,} bytes)"
 
 
-def make_room_for(files: int) -> None:
-    """Let this process open so many files, beside what it needs otherwise; as far as it may."""
-    if _DESCRIPTORS_A_FILE * files + _LEFT_TO_OTHERS > _most_descriptors():
-        _allow_more_descriptors()
+def allow_open_files(files: int) -> None:
+    """Raise this process's limit on open files so that it can open this many more, if it is allowed to."""
+    if _DESCRIPTORS_A_FILE * files + _DESCRIPTORS_RESERVED > _descriptor_limit():
+        _raise_descriptor_limit()
 
 
-def _with_descriptors(open_one: Callable[[], Opened]) -> Opened:
-    """What is opened; many shards may take more descriptors than a process has at first."""
+def _with_enough_descriptors(open_one: Callable[[], Opened]) -> Opened:
+    """What `open_one` returns; raises the limit on open files if that is reached, as many shards may do."""
     try:
         return open_one()
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
-        _allow_more_descriptors()
+        _raise_descriptor_limit()
         return open_one()
 
 
-def _most_descriptors() -> int:
+def _descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _allow_more_descriptors() -> None:
-    """Let this process have as many descriptors as it may."""
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != most:
-        with contextlib.suppress(ValueError, OSError):  # Whoever needs one that is not there is told.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def _raise_descriptor_limit() -> None:
+    """Raise the limit on open files to the most that this process is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # Opening one file too many is an error of its own.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

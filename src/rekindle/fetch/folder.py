@@ -1,31 +1,35 @@
-"""A folder of images, a file a sample: class folders as torchvision's ImageFolder has, or a labels file."""
+"""A folder of images, a file a sample: class folders as in torchvision's ImageFolder, or a labels file."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import DataError
-from rekindle.fetch.labels import LABEL_FILES, Labels, numbered, read_labels
-from rekindle.fetch.listing import Listing, Names, check_folder, list_files
+from rekindle.fetch.bytes_array import BytesArray
+from rekindle.fetch.labels import LABEL_FILES, Labels, number_classes, read_labels
+from rekindle.fetch.listing import Listing, check_folder, list_files
+from rekindle.fetch.regular_file import open_regular
 
-# As torchvision's ImageFolder has them.
+# Those of torchvision's ImageFolder.
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-_MOST_AT_ONCE = 256 << 10  # bytes: more than most photographs of data sets have
+# bytes: more than most images of datasets have. Memory of one size is reused, and not mapped page by page.
+_READ_SIZE = 256 << 10
 
 
 class LabelledFiles(ABC):
-    """Files of classes, as torchvision's `ImageFolder` has them: here, or behind a URL."""
+    """Files with class labels, as torchvision's `ImageFolder` presents them: local, or behind a URL."""
 
     classes: list[str]
-    _files: Names
+    _files: BytesArray
     _targets: NDArray[np.int64]
 
     @property
@@ -38,15 +42,15 @@ class LabelledFiles(ABC):
 
     @abstractmethod
     def path(self, index: int) -> str:
-        """Where a sample's file is."""
+        """The path of a sample's file."""
 
     def target(self, index: int) -> int:
-        """The number of a sample's class."""
+        """The class number of a sample."""
         return int(self._targets[index])
 
     @property
     def targets(self) -> list[int]:
-        """The number of each sample's class."""
+        """The class number of each sample."""
         targets: list[int] = self._targets.tolist()
         return targets
 
@@ -61,16 +65,21 @@ class Folder(LabelledFiles):
 
     With class folders, `classes`, `class_to_idx`, `samples` and `targets` are those of torchvision's
     `ImageFolder`, in its order. With `labels` (a CSV or JSON file, or a mapping, from file names relative
-    to the folder to labels; a labels.csv or labels.json in the folder is found by itself), samples are
-    sorted by name; labels that are whole numbers are the targets, others are numbered in sorted order.
+    to the folder to labels; a labels.csv or labels.json in the folder is found without it), samples are
+    sorted by name. Integer labels are the targets; others are numbered in sorted order.
 
     Args:
         root: The folder.
         labels: Where labels come from, if not from class folders.
-        extensions: What the names of images end in, capital letters or not.
-        keep_listing: Whether large listings are kept in the user's cache folder.
+        extensions: What the names of images end in, in upper or lower case.
+        limits: How many bytes a sample may have.
+        unlabelled: Whether images may have no label at all (their target is −1), if there are no class
+            folders and no labels.
 
     """
+
+    # To open a file costs as much as reading it ahead would save.
+    is_worth_prefetching = False
 
     def __init__(
         self,
@@ -78,84 +87,99 @@ class Folder(LabelledFiles):
         labels: str | os.PathLike[str] | Labels | None = None,
         *,
         extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
-        keep_listing: bool = True,
+        limits: Limits = DEFAULT_LIMITS,
+        unlabelled: bool = False,
     ) -> None:
+        self._limits = limits
         self.root = Path(root)
         check_folder(self.root)
-        listing = list_files(self.root, extensions, keep=keep_listing)
+        listing = list_files(self.root, extensions)
         if labels is None:
             labels = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
         self._files = listing.files
         if labels is None:
-            self.classes, self._targets, kept = from_folders(self.root, listing, extensions)
-            self._files = kept
+            self.classes, self._targets, self._files = from_folders(
+                self.root, listing, extensions, unlabelled
+            )
         else:
-            given = labels if isinstance(labels, Mapping) else read_labels(_beside(self.root, labels))
-            self.classes, self._targets = from_labels(self.root, listing, given, extensions)
+            given = labels if isinstance(labels, Mapping) else read_labels(_labels_path(self.root, labels))
+            self.classes, self._targets = from_labels(self.root, listing, given, extensions, limits)
         self._prefix = os.path.join(os.fsencode(self.root), b"")
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file."""
-        # Half the time, with the lock held, of Python's own file objects. Nothing more after the first piece
-        # is the end of the file; a piece that is short is not.
-        file = os.open(self._prefix + self._files[index], os.O_RDONLY | os.O_CLOEXEC)
+        # Holds the GIL half as long as Python's file objects do.
+        file, state = open_regular(self._prefix + self._files[index])
         try:
-            data = os.read(file, _MOST_AT_ONCE)
-            more = os.read(file, 1)
-            if not more:
-                return data
-            parts = [data, more]
-            while parts[-1]:
-                parts.append(os.read(file, 16 * _MOST_AT_ONCE))
-            return b"".join(parts)
+            size = state.st_size
+            self._limits.check_encoded(size)
+            data = os.read(file, max(size, _READ_SIZE))
+            while len(data) < size:  # A short read is not the end of a file; an empty one is.
+                more = os.read(file, size - len(data))
+                if not more:
+                    break
+                data += more
+            return data
         finally:
             os.close(file)
 
+    copy = read
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Nothing: see `is_worth_prefetching`."""
+
     def nbytes(self, index: int) -> int:
-        """How large a sample's file is."""
+        """The size of a sample's file."""
         return os.stat(self._prefix + self._files[index]).st_size
 
     def path(self, index: int) -> str:
-        """Where a sample's file is."""
+        """The path of a sample's file."""
         return os.fsdecode(self._prefix + self._files[index])
 
     def lengths(self) -> NDArray[np.int64]:
-        """How many bytes each sample's file has, 0 if it is gone: one look at each, when it is asked for."""
-        sizes = (_state(self._prefix + self._files[index])[0] for index in range(len(self)))
+        """The size of each sample's file, 0 if it is gone: one `stat` each."""
+        sizes = (state[0] for state in self._sizes_and_mtimes())
         return np.fromiter(sizes, dtype=np.int64, count=len(self))
 
     def version(self) -> str:
-        """Changes with the size or the time of change of any sample's file: one look at each."""
+        """Changes with the size or the modification time of any sample's file: one `stat` each."""
         digest = hashlib.sha256()
-        for index in range(len(self)):
-            digest.update(b"%d %d\n" % _state(self._prefix + self._files[index]))
+        for state in self._sizes_and_mtimes():
+            digest.update(b"%d %d\n" % state)
         return digest.hexdigest()
 
+    def _sizes_and_mtimes(self) -> Iterator[tuple[int, int]]:
+        for names in self._files.chunks():
+            for name in names:
+                yield _size_and_mtime(self._prefix + name)
 
-def _state(path: bytes) -> tuple[int, int]:
-    """Size and time of the last change of a file."""
+
+def _size_and_mtime(path: bytes) -> tuple[int, int]:
+    """Size and modification time of a file; zeros if it is gone, which is reported when it is read."""
     try:
         state = os.stat(path)
-    except OSError:  # Whoever reads the sample is told.
+    except OSError:
         return 0, 0
     return state.st_size, state.st_mtime_ns
 
 
-def _beside(root: Path, labels: str | os.PathLike[str]) -> Path:
+def _labels_path(root: Path, labels: str | os.PathLike[str]) -> Path:
     """The labels file, which may be named relative to the folder."""
     path = Path(labels)
     return path if path.exists() or path.is_absolute() else root / path
 
 
 def from_folders(
-    root: str | Path, listing: Listing, extensions: tuple[str, ...]
-) -> tuple[list[str], NDArray[np.int64], Names]:
-    """The classes that are the folders right below; files beside them belong to none and are left out."""
+    root: str | Path, listing: Listing, extensions: tuple[str, ...], unlabelled: bool = False
+) -> tuple[list[str], NDArray[np.int64], BytesArray]:
+    """Classes, targets and files of class folders; files outside of them have no class and are left out."""
     folders = listing.folders
     names = {folders[number].split(b"/", 1)[0] for number in range(len(folders))} - {b""}
     # Sorted as torchvision sorts: as text.
     classes = sorted(map(os.fsdecode, names))
     files = listing.files
+    if not classes and unlabelled and len(files):
+        return [], np.full(len(files), -1, dtype=np.int64), files
     if not classes:
         found = f"{len(files):,} images" if len(files) else f"no files that end in {', '.join(extensions)}"
         raise DataError(
@@ -164,9 +188,9 @@ def from_folders(
         )
     number_of = {os.fsencode(name): number for number, name in enumerate(classes)}
     order: list[list[bytes]] = [[] for _ in classes]
-    start, joined = 0, files.joined.tobytes()
+    start, data = 0, files.data.tobytes()
     for end in files.ends.tolist():
-        name = joined[start:end]
+        name = data[start:end]
         start = end
         folder, separator, _ = name.partition(b"/")
         if separator:
@@ -179,20 +203,22 @@ def from_folders(
         )
     sizes = [len(inside) for inside in order]
     targets = np.repeat(np.arange(len(classes), dtype=np.int64), sizes)
-    return classes, targets, Names.of([name for inside in order for name in inside])
+    return classes, targets, BytesArray.from_list([name for inside in order for name in inside])
 
 
 def from_labels(
-    root: str | Path, listing: Listing, labels: Labels, extensions: tuple[str, ...]
+    root: str | Path,
+    listing: Listing,
+    labels: Labels,
+    extensions: tuple[str, ...],
+    limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """The classes and targets of all files, from labels that name each of them."""
+    """The classes and targets of all files, each of which must have a label."""
     names = [os.fsdecode(listing.files[number]) for number in range(len(listing.files))]
     if not names:
-        raise DataError(
-            f"{str(root)!r} holds no images, that is no files that end in {', '.join(extensions)}."
-        )
+        raise DataError(f"{str(root)!r} holds no images: no file ends in {', '.join(extensions)}.")
     _check_complete(root, names, labels)
-    return numbered([labels[name] for name in names], str(root))
+    return number_classes([labels[name] for name in names], str(root), limits)
 
 
 def _check_complete(root: str | Path, names: list[str], labels: Labels) -> None:
@@ -203,9 +229,9 @@ def _check_complete(root: str | Path, names: list[str], labels: Labels) -> None:
             f"{unlabelled[0]!r}. Label them or move them away."
         )
     if len(labels) > len(names):
-        there = set(names)
-        missing = [name for name in labels if name not in there]
+        existing = set(names)
+        missing = [name for name in labels if name not in existing]
         raise DataError(
-            f"{str(root)!r}: {len(missing):,} labels are for files that are not there, the first is "
-            f"{missing[0]!r}."
+            f"{str(root)!r}: {len(missing):,} labels are for files that do not exist, the first is "
+            f"{missing[0]!r}. Remove these labels, or add the files."
         )

@@ -1,29 +1,33 @@
-"""What a data set of images reads from: samples by number, as bytes or as arrays, with their labels.
+"""Samples by index, encoded or as arrays, with their labels: what an image dataset reads from.
 
-`Folder` (a file a sample) and `Packed` (many samples a file) are the two sources.
+`Folder` (a file a sample), `RemoteFolder` (an object a sample) and `Packed` (many samples a file) are
+sources.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 # An encoded image: bytes, or a view of them that costs no copy.
 Encoded = bytes | memoryview
-# An encoded image, or pixels that need no decoding.
-Stored = Encoded | NDArray[Any]
+# Most often pixels (uint8, height × width × 3), but HDF5 files hold arrays of any dtype.
+Array = NDArray[Any]
+# An encoded image, or an array that needs no decoding.
+Stored = Encoded | Array
 
 
+@runtime_checkable
 class Source(Protocol):
-    """Samples by number. All of it may be called from any thread and from forked processes."""
+    """Samples by index. Every method may be called from any thread and from forked processes."""
 
     @property
     def root(self) -> str | os.PathLike[str]:
-        """What was opened."""
+        """The path or URL that was opened."""
 
     @property
     def classes(self) -> list[str]:
@@ -41,27 +45,30 @@ class Source(Protocol):
     def targets(self) -> list[int]:
         """The class number of each sample; -1 where there is no label."""
 
+    @property
+    def is_worth_prefetching(self) -> bool:
+        """Whether `prefetch` saves more time than it takes."""
+
     def __len__(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
 
     def read(self, index: int) -> Stored:
-        """A sample as it is stored."""
+        """A sample as it is stored; it may be a view of a mapped file."""
+
+    def copy(self, index: int) -> bytes | Array:
+        """A sample in memory of its own, read without holding the GIL; an array may still be a view."""
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Start to fetch samples that will be read soon; returns at once."""
 
     def target(self, index: int) -> int:
-        """The number of a sample's class; -1 if it has no label."""
+        """The class number of a sample; -1 if it has no label."""
 
     def path(self, index: int) -> str:
-        """Where a sample is, for people to read."""
+        """Where a sample is, for error messages."""
 
     def lengths(self) -> NDArray[np.int64]:
-        """How many bytes each sample takes as it is stored: what it costs to load, without a clock."""
+        """The stored size of each sample in bytes: what it costs to load, without a clock."""
 
     def version(self) -> str:
-        """A text that changes when the content of a sample does, as far as can be seen without reading it."""
-
-
-def copied(source: Source, index: int) -> bytes | NDArray[Any]:
-    """A sample in memory of its own, read while other threads run; pixels may still lie in their file."""
-    copy: Callable[[int], Stored] | None = getattr(source, "copy", None)
-    stored = source.read(index) if copy is None else copy(index)
-    return bytes(stored) if isinstance(stored, memoryview) else stored
+        """A string that changes when a sample does, as far as can be seen without reading it."""

@@ -1,9 +1,10 @@
 """What need not be done again: refurbishing and echoes, and the store of values that were made before."""
 
-from rekindle.reuse.codecs import Jpeg
+from rekindle.reuse.cache.codecs import Jpeg
+from rekindle.reuse.cache.stats import StoreStats
+from rekindle.reuse.cache.store import Store
 from rekindle.reuse.diversity import Diversity, diversity
-from rekindle.reuse.reused import Reused
 from rekindle.reuse.settings import Echo, Refurbish
-from rekindle.reuse.store import Store, StoreStats
+from rekindle.reuse.worker_view import WorkerView
 
-__all__ = ["Diversity", "Echo", "Jpeg", "Refurbish", "Reused", "Store", "StoreStats", "diversity"]
+__all__ = ["Diversity", "Echo", "Jpeg", "Refurbish", "Store", "StoreStats", "WorkerView", "diversity"]

@@ -1,24 +1,25 @@
-"""What tells one data set from another: names, sizes and times of its files, or its arrays."""
+"""What identifies a dataset: names, sizes and times of its files, or its arrays."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator, Sized
 
 import numpy as np
 import torch
 from torch.utils.data import Subset
 
+from rekindle.prepare.declared import fingerprint
+
 _ARRAYS = ("data", "targets", "images", "labels", "tensors")
 
 
-def data_fingerprint(dataset: Any) -> str:
-    """Equal for data sets that give the same samples, as far as can be seen without loading them.
+def data_fingerprint(dataset: object) -> str:
+    """Equal for datasets that give the same samples, as far as can be seen without loading them.
 
     Looks at the files in `samples` (paths, or tuples that begin with one) and at arrays of the usual names. A
-    data set that can tell better has an attribute `fingerprint`, a string.
+    dataset that knows better has an attribute `fingerprint`, a string.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in _parts(dataset):
@@ -26,12 +27,13 @@ def data_fingerprint(dataset: Any) -> str:
     return digest.hexdigest()
 
 
-def _parts(dataset: Any) -> Iterable[bytes]:
-    said = getattr(dataset, "fingerprint", None)
-    if isinstance(said, str):
-        yield said.encode()
+def _parts(dataset: object) -> Iterator[bytes]:
+    declared = fingerprint(dataset)
+    if declared is not None:
+        yield declared.encode()
         return
-    yield f"{type(dataset).__qualname__} {len(dataset)}".encode()
+    size = len(dataset) if isinstance(dataset, Sized) else "of unknown length"
+    yield f"{type(dataset).__qualname__} {size}".encode()
     yield repr(getattr(dataset, "target_transform", None)).encode()
     if isinstance(dataset, Subset):
         yield np.asarray(dataset.indices).tobytes()
@@ -49,9 +51,12 @@ def _parts(dataset: Any) -> Iterable[bytes]:
                 yield np.ascontiguousarray(array).tobytes()
 
 
-def _file(path: Any) -> bytes:
+def _file(path: object) -> bytes:
+    """Size and time of a file; nothing if this is no path, or no file is there."""
+    if not isinstance(path, str | bytes | os.PathLike):  # An integer would be taken for an open file.
+        return b""
     try:
         status = os.stat(path)
-    except (OSError, TypeError, ValueError):
+    except (OSError, ValueError):
         return b""
     return f"{status.st_size} {status.st_mtime_ns}".encode()

@@ -1,21 +1,24 @@
 """How many distinct views of a sample a training run sees, and what reuse leaves of them.
 
-A is the whole random augmentation, |A| how many distinct outcomes it has for one image. Cut in two, its first
-part is kept and used `factor` times, and its last part, of |A_F| outcomes, is done anew each time. All draws
-are taken as uniform and independent, as in the paper on data refurbishing (Lee et al., USENIX ATC'21).
+A is the whole random augmentation, |A| how many distinct outcomes it has for one image. Split in two, its
+first part is cached and used `factor` times, and its last part, of |A_F| outcomes, is recomputed each time.
+The paper on data refurbishing (Lee et al., USENIX ATC'21) assumes that all outcomes are equally probable.
+Many are not (an image in ten is erased in part), so here each counts with its own probability; for equal
+ones, the formulas are the paper's.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 
 from rekindle.errors import ArgumentError
+from rekindle.prepare.steps.outcomes import CONTINUOUS, ONE, Outcomes, of_counts, seen, uniform
 
 _DRAWS = 128
 
@@ -24,8 +27,8 @@ class Diversity(float):
     """Distinct views with reuse, as a share of those without it.
 
     Attributes:
-        expected: Distinct views of one sample, with reuse.
-        standard: The same without it.
+        expected: Distinct views of one sample with reuse.
+        standard: Distinct views of one sample without it.
 
     """
 
@@ -41,44 +44,42 @@ class Diversity(float):
         return f"{float(self):.3f} ({self.expected:.1f} distinct views a sample, {self.standard:.1f} without)"
 
 
-def distinct(outcomes: float, draws: float) -> float:
-    """How many distinct ones are expected among so many uniform draws from so many outcomes.
-
-    >>> distinct(2, 1), distinct(2, 2), distinct(math.inf, 300)
-    (1.0, 1.5, 300)
-    """
-    if math.isinf(outcomes):
-        return draws
-    if outcomes == 1:
-        return 1.0 if draws > 0 else 0.0
-    return -outcomes * math.expm1(draws * math.log1p(-1 / outcomes))
-
-
 def refurbished(outcomes: float, final_outcomes: float, factor: float, epochs: float) -> Diversity:
-    """Distinct views in so many epochs if the part before the final one is used `factor` times.
+    """Distinct views in so many epochs, if the first part of the augmentation is used `factor` times.
+
+    All outcomes are equally probable, as in the paper.
 
     >>> round(float(refurbished(196_000, 14, factor=3, epochs=300)), 2)
     0.93
     """
-    in_one_entry = distinct(final_outcomes, factor)
+    if math.isinf(final_outcomes):
+        return left_by_reuse(ONE, CONTINUOUS, factor, epochs)
+    return left_by_reuse(uniform(outcomes / final_outcomes), uniform(final_outcomes), factor, epochs)
+
+
+def left_by_reuse(first: Outcomes, last: Outcomes, factor: float, epochs: float) -> Diversity:
+    """The same for outcomes of any probabilities, of the part that is cached and of the one that is not."""
     rounds = epochs / factor
-    if math.isinf(outcomes):
-        expected = rounds * in_one_entry
-    else:  # Each entry shows that many of the outcomes: the share q, and each outcome is missed or not.
-        share = in_one_entry / outcomes
-        expected = outcomes if share >= 1 else -outcomes * math.expm1(rounds * math.log1p(-share))
-    return Diversity(expected, distinct(outcomes, epochs))
+    expected = epochs * last.continuum
+    for q, many in last.groups:
+        in_round = seen(
+            q, factor
+        )  # how probable an outcome of the last part is in the uses of one first part
+        expected += rounds * first.continuum * many * in_round
+        expected += sum(count * many * seen(p * in_round, rounds) for p, count in first.groups)
+    return Diversity(expected, first.then(last).distinct(epochs))
 
 
-def diversity(pipeline: Any, split: int | str, factor: float, epochs: int) -> Diversity:
+def diversity(pipeline: object, split: int | str, factor: float, epochs: int) -> Diversity:
     """What reuse leaves of the distinct views of a sample: a share, with the numbers behind it.
 
     Args:
-        pipeline: Steps, in a list or a Compose, or a data set that has them. Each says how many outcomes it
-            has (`step.diversity`); a function that does not say counts as having one.
-        split: Where the pipeline is cut, as in `Refurbish`.
-        factor: How often the part before the cut is used.
-        epochs: How long the training is.
+        pipeline: Steps, in a list or a Compose, or a dataset that has them. Ours know how probable their
+            outcomes are; others declare how many they have (`step.diversity`). A function that does not
+            counts as having one.
+        split: Where the pipeline is split, as in `Refurbish`.
+        factor: How often the part before the split is used.
+        epochs: The length of training.
 
     >>> from rekindle.transforms import RandAugment, RandomHorizontalFlip
     >>> diversity([RandAugment(2), RandomHorizontalFlip()], split=1, factor=3, epochs=90)
@@ -88,40 +89,41 @@ def diversity(pipeline: Any, split: int | str, factor: float, epochs: int) -> Di
     from rekindle.reuse.layers import find_split, layers_of
 
     if not (isinstance(epochs, int | float) and epochs >= 1 and factor >= 1):
-        raise ArgumentError(f"factor={factor!r}, epochs={epochs!r}: give numbers from 1 on.")
+        raise ArgumentError(f"factor={factor!r}, epochs={epochs!r}: both must be at least 1.")
     layers = layers_of(pipeline)
-    place = find_split(layers, split)
-    outcomes = [layer.diversity or 1 for layer in layers]
-    return refurbished(math.prod(outcomes), math.prod(outcomes[place:]), factor, epochs)
+    index = find_split(layers, split)
+    outcomes = [layer.outcomes() or ONE for layer in layers]
+    return left_by_reuse(in_turn(outcomes[:index]), in_turn(outcomes[index:]), factor, epochs)
 
 
-def estimated(draw: Callable[[], Any]) -> float:
-    """How many distinct outcomes a function has, judged by drawing some: infinite, if none comes twice.
+def in_turn(outcomes: Sequence[Outcomes]) -> Outcomes:
+    """The outcomes of independent steps, one after the other."""
+    together = ONE
+    for one in outcomes:
+        together = together.then(one)
+    return together
+
+
+def estimated(draw: Callable[[], object]) -> Outcomes:
+    """How probable the distinct outcomes of a function are, estimated from some draws.
 
     >>> import random
     >>> random.seed(0)
-    >>> round(estimated(lambda: random.randrange(10)))
+    >>> round(estimated(lambda: random.randrange(10)).distinct(1000))
     10
     """
-    views = {view_hash(draw()) for _ in range(_DRAWS)}
-    if len(views) == _DRAWS:
-        return math.inf
-    low, high = float(len(views)), float(_DRAWS**2)
-    while high - low > 1e-3:  # `distinct` grows with the number of outcomes
-        middle = (low + high) / 2
-        low, high = (middle, high) if distinct(middle, _DRAWS) < len(views) else (low, middle)
-    return low
+    return of_counts(Counter(view_hash(draw()) for _ in range(_DRAWS)).values())
 
 
-def view_hash(view: Any) -> bytes:
-    """Equal for equal views, different for different ones: of tensors, arrays, images and what holds them."""
+def view_hash(view: object) -> bytes:
+    """A hash of a view: a tensor, an array, an image, or a structure of them. Equal views have equal ones."""
     digest = xxhash.xxh3_128()
     for part in _parts(view):
         digest.update(part)
     return digest.digest()
 
 
-def _parts(view: Any) -> Iterable[bytes | memoryview]:
+def _parts(view: object) -> Iterable[bytes | memoryview]:
     if isinstance(view, torch.Tensor):
         view = view.detach().cpu().numpy()
     if isinstance(view, dict):

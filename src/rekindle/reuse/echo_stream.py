@@ -1,52 +1,52 @@
-"""Echoes of an iterable data set: repeats what it gives, in every worker by itself."""
+"""Echoes of an iterable dataset: every worker repeats what its own copy gives."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import IterableDataset
 
-from rekindle import keys
-from rekindle.choose.echo import copies_of, echoed_stream
+from rekindle.choose.echo_order import copies_of, echoed_stream
+from rekindle.core import counter_rng
+from rekindle.core.samples import Sample
 
 
 class Echoed(NamedTuple):
-    """A sample, and whether it is the first time that it comes out."""
+    """A sample, and whether this is its first use."""
 
-    sample: Any
+    sample: Sample
     fresh: bool
 
 
 class EchoStream(IterableDataset[Echoed]):
-    """What an iterable data set gives, each `factor` times, `buffer` places apart at most.
+    """The samples of an iterable dataset, each `factor` times, at most `buffer` samples apart.
 
-    Each repeat is a copy of what is kept: what the data set gave, finished `anew` by `final_transform`, or
-    what that made of it once.
+    With `transform_each`, repeats are copies of what the dataset gave, and `final_transform` is applied to
+    each; otherwise it is applied once, and its result is repeated.
     """
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Iterable[Sample],
         factor: float,
         buffer: int,
-        final_transform: Callable[[Any], Any] | None,
-        anew: bool = True,
+        final_transform: Callable[[Sample], Sample] | None,
+        transform_each: bool = True,
     ) -> None:
         self.dataset, self.factor, self.buffer = dataset, factor, buffer
-        self._once = None if anew else final_transform
-        self._each_time = final_transform if anew else None
+        self._once = None if transform_each else final_transform
+        self._each_time = final_transform if transform_each else None
 
     def __iter__(self) -> Iterator[Echoed]:
-        # What this worker was seeded with in this epoch: no other worker or epoch has the same.
-        seed = int(keys.seeds(torch.initial_seed() >> 1, 0, 0, keys.Step.ECHO)[0] >> 1)
+        # This worker's seed of this epoch: no other worker or epoch has the same.
+        seed = int(counter_rng.seeds(torch.initial_seed() >> 1, 0, 0, counter_rng.Step.ECHO)[0] >> 1)
         return self._echoes(iter(self.dataset), echoed_stream(self.factor, self.buffer, seed=seed, turn=0))
 
-    def _echoes(self, source: Iterator[Any], order: Iterator[tuple[int, int]]) -> Iterator[Echoed]:
-        kept: dict[int, Any] = {}
+    def _echoes(self, source: Iterator[Sample], order: Iterator[tuple[int, int]]) -> Iterator[Echoed]:
+        kept: dict[int, Sample] = {}
         read, ended = 0, False
         for number, repeat in order:
             while not ended and read <= number:
@@ -64,11 +64,3 @@ class EchoStream(IterableDataset[Echoed]):
                 yield Echoed(finished, repeat == 0)
             if ended and not kept:
                 return
-
-
-def take(iterator: Iterator[Any], count: int) -> tuple[list[Any], list[bool] | None]:
-    """The next samples of a stream, and which of them are no repeats (None if none are)."""
-    taken = list(islice(iterator, count))
-    if taken and type(taken[0]) is Echoed:
-        return [echo.sample for echo in taken], [echo.fresh for echo in taken]
-    return taken, None

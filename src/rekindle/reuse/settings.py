@@ -1,46 +1,49 @@
-"""What users ask for: `Refurbish` and `Echo`."""
+"""The settings of reuse: `Refurbish` and `Echo`."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeGuard
 
 from rekindle.errors import ArgumentError
-from rekindle.reuse.codecs import Jpeg
+from rekindle.reuse.cache.codecs import Jpeg
+from rekindle.reuse.cache.memory_budget import Memory, checked_memory
 
 AFTER = ("read", "decode", "augment", "batch")
-_SAMPLES, _BATCHES = 4096, 16  # in the buffer of echoes, where nothing is said
+_BUFFERED_SAMPLES, _BUFFERED_BATCHES = 4096, 16  # of echoes, by default
 
 
 @dataclass(frozen=True)
 class Refurbish:
-    """Keep partly augmented samples, use each `factor` times, and finish the augmentation anew each time.
+    """Cache partly augmented samples, use each `factor` times, and finish the augmentation afresh each time.
 
     Lee et al., "Refurbish your training data", USENIX ATC'21. What a sample looks like follows from its key
     alone: whether it is found in the cache changes the time it takes and nothing else.
 
     Args:
-        factor: How often a kept part is used, from 1 on; need not be whole.
-        split: The first step that is done anew each time: its name ("RandAugment", or "RandAugment[1]" for
-            the second of its layers) or its number among all layers. "auto" measures what each cut saves and
-            takes the one that saves the most with `min_diversity`; the choice is logged and kept in the
-            state. Given `final_transform=`, the cut is before that.
-        memory: Bytes of memory for the cache, shared by all workers; "auto" is a half of what is available,
-            divided among the processes that torchrun has started on this machine.
+        factor: How often a cached part is used: 1 or more, not necessarily an integer.
+        split: The first step that is recomputed each time: its name ("RandAugment", or "RandAugment[1]" for
+            the second of its layers) or its number among all layers. "auto" takes the split point that saves
+            the most with `min_diversity`, by a table of what steps cost (those that are in none are
+            measured); the choice is logged and saved in checkpoints. Given `final_transform=`, the split is
+            before that.
+        memory: Memory for the cache, shared by all workers: bytes, or a size such as "4GB"; "auto" is
+            a half of what is available, divided among the processes that torchrun has started on this
+            machine.
         disk: A folder for what does not fit, or None. A later run with the same data, steps and seed finds
             it again.
-        codec: How values are kept: "raw", "lz4", "zstd", "jpeg" or `Jpeg(quality)`.
+        codec: How values are stored: "raw", "lz4", "zstd", "jpeg" or `Jpeg(quality)`.
         balance: What is the same in every batch: the predicted "cost" of preparing it, the number of
             "misses", or None for a plain shuffle.
         min_diversity: With split="auto": the share of distinct views that must be left.
-        epochs: With split="auto": the length of training for which that is reckoned.
+        epochs: With split="auto": the length of training for which diversity is computed.
 
     """
 
     factor: float = 3
     split: int | str = "auto"
-    memory: int | Literal["auto"] = "auto"
+    memory: Memory = "auto"
     disk: str | os.PathLike[str] | None = None
     codec: str | Jpeg = "raw"
     balance: Literal["cost", "misses"] | None = "cost"
@@ -49,6 +52,7 @@ class Refurbish:
 
     def __post_init__(self) -> None:
         _check_factor("Refurbish", self.factor)
+        checked_memory(self.memory)
         if self.balance not in ("cost", "misses", None):
             raise ArgumentError(f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None.")
         if not (_is_number(self.min_diversity) and 0 <= self.min_diversity <= 1):
@@ -56,7 +60,7 @@ class Refurbish:
                 f"Refurbish: min_diversity is {self.min_diversity!r}. Give a share from 0 to 1."
             )
         if not (type(self.epochs) is int and self.epochs >= 1):
-            raise ArgumentError(f"Refurbish: epochs is {self.epochs!r}. Give a whole number from 1 on.")
+            raise ArgumentError(f"Refurbish: epochs is {self.epochs!r}. Give an integer from 1 on.")
         if not (type(self.split) is int or isinstance(self.split, str)):
             raise ArgumentError(
                 f"Refurbish: split is {self.split!r}. Give a step's name, its number, or 'auto'."
@@ -65,31 +69,32 @@ class Refurbish:
 
 @dataclass(frozen=True)
 class Echo:
-    """Repeat what comes out of a stage while the accelerator would wait for more.
+    """Repeat the output of a stage while the accelerator would wait for more.
 
     Choi et al., "Faster neural network training with data echoing", 2019. An epoch then has `factor` times as
     many steps, and each sample is read once in it. Repeats are free as long as what comes before the stage
     takes `factor` times as long as what comes after it.
 
     Args:
-        factor: How often everything is used, from 1 on; need not be whole.
+        factor: How often everything is used: 1 or more, not necessarily an integer.
         after: What is repeated: what was "read" (bytes), "decode"d, augmented ("augment"), or whole batches
-            ("batch"); or the name of the step whose result is repeated. What comes after it is done anew for
-            each repeat. For a data set that is not cut into steps, all but "batch" repeat what it gives,
-            and `final_transform=` is done anew.
-        shuffle: The buffer behind the stage: repeats are put off by up to this many places. In samples, or
-            in batches after "batch". None is 4096 samples, or 16 batches.
-        memory: Bytes of memory for what is kept; "auto" as in `Refurbish`.
+            ("batch"); or the name of the step whose result is repeated. What comes after it is recomputed for
+            each repeat. For a dataset that cannot be split into steps, all but "batch" repeat its samples,
+            and `final_transform=` is recomputed.
+        shuffle: The size of the buffer behind the stage: repeats are delayed by up to this many samples, or
+            batches after "batch". None is 4096 samples, or 16 batches.
+        memory: Bytes of memory for what is repeated; "auto" as in `Refurbish`.
 
     """
 
     factor: float = 2.0
     after: str = "decode"
     shuffle: int | None = None
-    memory: int | Literal["auto"] = "auto"
+    memory: Memory = "auto"
 
     def __post_init__(self) -> None:
         _check_factor("Echo", self.factor)
+        checked_memory(self.memory)
         if not isinstance(self.after, str):
             raise ArgumentError(f"Echo: after is {self.after!r}. Give one of {AFTER}, or a step's name.")
         if not (self.shuffle is None or (type(self.shuffle) is int and self.shuffle >= 0)):
@@ -99,16 +104,16 @@ class Echo:
 
     @property
     def buffer(self) -> int:
-        """How many places repeats are put off by at most: what was said, or what goes with the stage."""
+        """By how many samples, or batches, repeats are delayed at most."""
         if self.shuffle is not None:
             return self.shuffle
-        return _BATCHES if self.after == "batch" else _SAMPLES
+        return _BUFFERED_BATCHES if self.after == "batch" else _BUFFERED_SAMPLES
 
 
-def _check_factor(name: str, factor: Any) -> None:
+def _check_factor(name: str, factor: object) -> None:
     if not (_is_number(factor) and 1 <= factor <= 1000):
         raise ArgumentError(f"{name}: factor is {factor!r}. Give a number from 1 to 1000.")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,7 +1,27 @@
 """Who does it, and what if they die?"""
 
 from rekindle.run.bad_samples import BadSample, BadSamples, OnError
-from rekindle.run.runner import Runner, StreamRunner, Work, start
-from rekindle.run.worker import Job
+from rekindle.run.runner import (
+    Executor,
+    IterableRunner,
+    MapRunner,
+    Runner,
+    Work,
+    choose_executor,
+    start_iterable,
+    start_map,
+)
 
-__all__ = ["BadSample", "BadSamples", "Job", "OnError", "Runner", "StreamRunner", "Work", "start"]
+__all__ = [
+    "BadSample",
+    "BadSamples",
+    "Executor",
+    "IterableRunner",
+    "MapRunner",
+    "OnError",
+    "Runner",
+    "Work",
+    "choose_executor",
+    "start_iterable",
+    "start_map",
+]

@@ -1,33 +1,100 @@
-"""What happens to samples that cannot be made: `on_error` and its budget."""
+"""The policy for samples that fail to load: `on_error` and `error_budget`, with and without workers.
+
+With "raise", the first failure ends the pass. With "skip", a failed sample is left out of its batch. With
+"substitute", another sample of the epoch is loaded in its row, chosen by the batch's keys alone, so that it
+is the same on every run and for any number of workers.
+"""
 
 from __future__ import annotations
 
 import math
+import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, NamedTuple, NoReturn
 
-from rekindle import keys
+import numpy as np
+from numpy.typing import NDArray
+
 from rekindle.choose import BatchOrder
+from rekindle.core import counter_rng
+from rekindle.core.printable import printable
+from rekindle.core.samples import Index, Sample
 from rekindle.errors import BadSamplesError
 
 OnError = Literal["raise", "skip", "substitute"]
 _MOST_ATTEMPTS = 16
+_SUBSTITUTES = 1 << 62  # from here on, turns are those of substitutes
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSample:
+    """Stands in a list of samples for one whose loading raised an exception."""
+
+    error: Exception
+
+    @property
+    def reason(self) -> str:
+        """The exception in one line, as it can be shown."""
+        return printable(traceback.format_exception_only(self.error)[-1].strip())
+
+    def reraise(self, index: Index) -> NoReturn:
+        """Raise the exception, with a note that names the sample."""
+        self.error.add_note(f"rekindle: while loading sample {index!r}")
+        raise self.error
+
+
+def failed_rows(samples: Iterable[Sample]) -> list[int]:
+    """The rows whose samples failed to load."""
+    return [row for row, sample in enumerate(samples) if type(sample) is FailedSample]
 
 
 @dataclass(frozen=True, slots=True)
 class BadSample:
-    """A sample that could not be made, and why."""
+    """A sample that failed to load, and why."""
 
     epoch: int
     id: int
     reason: str
 
 
+class Substitute(NamedTuple):
+    """A sample to load in the row of a bad one, in a turn that no other row has."""
+
+    row: int
+    index: Index
+    id: int
+    turn: int
+
+
+@dataclass(slots=True)
+class BatchFailures:
+    """The bad samples found for one batch so far, and how many substitutes each row has had."""
+
+    found: list[BadSample] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+
+    def substitutes(self, seed: int, order: BatchOrder, bad: Mapping[int, BadSample]) -> list[Substitute]:
+        """What to load next in the rows whose samples are bad; BadSamplesError after 16 attempts."""
+        self.found += bad.values()
+        chosen = []
+        for row in bad:
+            attempt = self.attempts.get(row, 0)
+            self.attempts[row] = attempt + 1
+            chosen.append(_substitute(seed, order, row, attempt))
+        return chosen
+
+
+def bad_rows(order: BatchOrder, ids: NDArray[np.int64], reasons: Mapping[int, str]) -> dict[int, BadSample]:
+    """The bad samples of a batch by their rows, in order, from why each of them failed."""
+    return {row: BadSample(order.epoch, int(ids[row]), reasons[row]) for row in sorted(reasons)}
+
+
 @dataclass(slots=True)
 class BadSamples:
-    """The samples passed over so far, and how many may be.
+    """The bad samples of a loader so far, and how many there may be.
 
-    `budget` is a share of the epoch's samples (of those seen so far, where the epoch has no known length);
+    `budget` is a fraction of the epoch's samples (of those seen so far, where the epoch has no known length);
     one bad sample is always within it.
     """
 
@@ -36,7 +103,7 @@ class BadSamples:
     found: list[BadSample] = field(default_factory=list)
 
     def note(self, bad: BadSample, order: BatchOrder) -> None:
-        """Record a bad sample of a batch; BadSamplesError if that is one too many in its epoch."""
+        """Record a bad sample of a batch; BadSamplesError if its epoch then has too many."""
         if all((bad.epoch, bad.id) != (other.epoch, other.id) for other in self.found):
             self.found.append(bad)
         seen = (order.step + 1) * len(order.indices)
@@ -47,25 +114,27 @@ class BadSamples:
             raise BadSamplesError(
                 f"{len(in_epoch)} bad samples in epoch {bad.epoch}, more than the {most} that "
                 f"error_budget={self.budget} allows of {epoch_size}. The last is sample {bad.id}: "
-                f"{bad.reason}. loader.report() lists all of them; mend the data or raise error_budget."
+                f"{bad.reason}. loader.report() lists all of them; fix the data or raise error_budget."
             )
 
 
-def substitute(seed: int, order: BatchOrder, bad: int, attempt: int) -> tuple[Any, int]:
-    """The index and id of the sample that stands in for a bad one: the same on every run."""
+def _substitute(seed: int, order: BatchOrder, row: int, attempt: int) -> Substitute:
+    """The sample that replaces a bad one: the same on every run."""
+    bad, turn = int(order.ids[row]), order.turns if isinstance(order.turns, int) else int(order.turns[row])
     if attempt >= _MOST_ATTEMPTS:
         raise BadSamplesError(
             f"no substitute for sample {bad} in epoch {order.epoch}: {attempt} others failed as well. "
             "Look at the reasons in loader.report()."
         )
-    step = keys.Step.SUBSTITUTE + attempt
-    draw = int(keys.seeds(seed, bad, order.epoch, step)[0])
+    step = counter_rng.Step.SUBSTITUTE + attempt
+    draw = int(counter_rng.seeds(seed, bad, turn, step)[0])
+    own_turn = _SUBSTITUTES + (draw >> 2)
     if order.peers is not None:
         peer = int(order.peers[draw % len(order.peers)])
-        return peer, peer
-    place = draw % (len(order.recent) + len(order.indices))
-    if place < len(order.recent):
-        index = order.recent[place]
-        return index, index if type(index) is int else bad
-    place -= len(order.recent)
-    return order.indices[place], int(order.ids[place])
+        return Substitute(row, peer, peer, own_turn)
+    choice = draw % (len(order.recent) + len(order.indices))
+    if choice < len(order.recent):
+        index = order.recent[choice]
+        return Substitute(row, index, index if type(index) is int else bad, own_turn)
+    choice -= len(order.recent)
+    return Substitute(row, order.indices[choice], int(order.ids[choice]), own_turn)

@@ -1,7 +1,7 @@
-"""The engine: carries out orders with a crew of workers, and hands over the batches in order.
+"""The engine: has workers load the batches that are ordered, and yields them in order.
 
 There is no thread here. All of it happens when the training loop asks for a batch: messages are read, parts
-are dealt, dead workers' parts are sent again. In between, workers live on the units that they were sent, up
+are sent, dead workers' parts are sent again. In between, workers live on the units that they were sent, up
 to `window` batches ahead.
 """
 
@@ -10,424 +10,440 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from multiprocessing.process import BaseProcess
+from threading import Thread
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
-from rekindle.counters import Counters
+from rekindle.choose.position import IterablePosition
+from rekindle.core.counters import Counters
 from rekindle.errors import LoaderTimeout, RekindleError
 from rekindle.run import slots
 from rekindle.run.bad_samples import BadSamples
-from rekindle.run.blame import Blame
-from rekindle.run.dealing import Dealer
-from rekindle.run.layout import Layout, Spec
+from rekindle.run.batch_layout import Layout, Spec
+from rekindle.run.copy_checks import CopyChecks
+from rekindle.run.crash_policy import CrashPolicy
+from rekindle.run.in_flight_batch import InFlightBatch, Part, SlotBatch
+from rekindle.run.iterable_workers import Streams
 from rekindle.run.messages import (
-    Arrange,
+    AssignSlot,
     Cancel,
-    Death,
     Described,
     Done,
+    Event,
     Kind,
-    Need,
-    Place,
+    NeedSlot,
     Ready,
+    SetLayout,
     StartFailed,
+    WorkerDied,
 )
-from rekindle.run.streams import Streams
-from rekindle.run.tickets import Filled, Part, Ticket
+from rekindle.run.work_splitting import WorkSplitter
+from rekindle.run.worker_pool import WorkerPool
 
 _HEARTBEAT = 0.5  # seconds: how long to wait for workers before looking after them
 _HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
 _MOST_HELD = 8  # batches: some are kept to look at; who keeps them all would use up the descriptors
 
 
-class Crew(Protocol):
-    """Workers as the engine sees them."""
-
-    size: int
-
-    def send(self, number: int, message: Any, slots: Sequence[slots.Slot] = ()) -> None:
-        """Tell a worker something, and let it see the slots that the message is about."""
-
-    def poll(self, timeout: float) -> list[tuple[int, Any]]:
-        """What workers said, waiting up to `timeout` seconds for the first word."""
-
-    def close(self) -> None:
-        """End all workers."""
-
-
 class Engine:
-    """Carries out orders, `window` batches ahead of the training loop.
+    """Has batches loaded, `window` of them ahead of the training loop.
 
     `rows` says that samples may be written straight to their rows; whether they can is learnt from the first
-    one. `stream` says that the data set is an iterable one.
+    one. `iterable` says that the dataset is an IterableDataset.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        pool: slots.SlotPool,
+        pool: WorkerPool,
+        slot_pool: slots.SlotPool,
         *,
         seed: int,
         window: int,
         rows: bool,
         whole: bool,
-        stream: bool,
+        iterable: bool,
         in_order: bool,
         timeout: float,
+        watched: bool,
         bad_samples: BadSamples,
         counters: Counters,
     ) -> None:
-        self.crew, self._pool, self._seed = crew, pool, seed
+        self._pool, self._slots, self._seed = pool, slot_pool, seed
         self._window, self._in_order, self._timeout = window, in_order, timeout
         self._bad_samples, self._counters = bad_samples, counters
-        self._dealer = Dealer(crew.size, whole=whole, in_order=in_order)
-        self._kind: Kind = "stream" if stream else "rows" if rows else "batch"
+        self._splitter = WorkSplitter(pool.size, whole=whole, in_order=in_order)
+        self._kind: Kind = "stream" if iterable else "rows" if rows else "batch"
         self._layout: Layout | None = None
         self._batch_nbytes = 0  # of packed batches, as far as known
         self._orders: Orders = iter(())
         self._worker_seed: Callable[[int], int] = lambda _: 0
-        self._line: deque[Ticket | EndOfEpoch] = deque()  # in the order of delivery
-        self._finished: deque[Ticket] = deque()  # in the order of completion
-        self._tickets: dict[int, Ticket] = {}  # those with parts at work
+        self._queue: deque[InFlightBatch | EndOfEpoch] = deque()  # in the order in which they are yielded
+        self._finished: deque[InFlightBatch] = deque()  # in the order of completion
+        self._in_flight: dict[int, InFlightBatch] = {}  # by number: those with parts at workers
         self._cancelled: set[int] = set()
         self._issued = self._parts_sent = 0
         self._largest_batch = 0
-        self._streams = Streams(crew.size)
-        self._blame = Blame(crew.size)
-        self.closed = False
+        self._streams = Streams(pool.size)
+        self._crashes = CrashPolicy(pool.size)
+        self.copies = CopyChecks(pool, self._receive) if watched else None
+        self.closed = self._is_cleared = False
+        self.steady = True
+
+    @property
+    def workers(self) -> Sequence[BaseProcess | Thread]:
+        """The worker processes or threads."""
+        return self._pool.workers
 
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
-        """Carry out these orders from now on; what is under way is dropped.
+        """Load what these orders say from now on; what is in flight is dropped.
 
-        `worker_seed` tells what torch would have seeded an epoch's workers with.
+        `worker_seed` gives what torch would have seeded an epoch's workers with.
         """
-        self._drop_line()
+        self._drop_queue()
         self._worker_seed = worker_seed
         self._orders = orders
         self._dispatch()
 
-    def begin_stream(
-        self, orders: Orders, base_seed: int, batch_size: int, made: list[int], turn: int
-    ) -> None:
-        """The same for an iterable data set, of which worker `n` has made `made[n]` batches already."""
-        self._drop_line()
-        self._streams.start(base_seed, batch_size, made, turn)
-        self._worker_seed = lambda _: base_seed
-        for worker in range(self.crew.size):
-            self.crew.send(worker, self._streams.beginning(worker))
+    def begin_iterable(self, orders: Orders, batch_size: int, position: IterablePosition) -> None:
+        """The same for an iterable dataset, whose workers go on from a position."""
+        self._drop_queue()
+        self._worker_seed = lambda _: position.base_seed
+        for worker, message in enumerate(self._streams.start(batch_size, position)):
+            self._pool.send(worker, [message])
         self._orders = orders
         self._dispatch()
 
-    def next(self) -> Filled | EndOfEpoch:
+    def next(self) -> SlotBatch | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""
         deadline = time.monotonic() + self._timeout if self._timeout else float("inf")
-        self._hear(0)
         while True:
-            ready = self._take_ready()
-            self._dispatch()  # Now: what is taken makes room, and workers go on while the loop is at work.
+            ready = self.poll()
             if ready is not None:
                 return ready
             left = deadline - time.monotonic()
             if left <= 0:
+                self.steady = True
                 raise LoaderTimeout(
                     f"DataLoader timed out after {self._timeout} seconds: no worker finished a batch. "
-                    "Raise timeout=, or look for what holds the data set up."
+                    "Raise timeout=, or look for what holds the dataset up."
                 )
-            self._hear(min(_HEARTBEAT, left))
+            self.steady = self._pool.waits_steadily
+            self._pool.wait(min(_HEARTBEAT, left))
 
-    def poll(self) -> Filled | EndOfEpoch | None:
+    def poll(self) -> SlotBatch | EndOfEpoch | None:
         """What `next` would give, if it is there already."""
-        self._hear(0)
-        ready = self._take_ready()
-        self._dispatch()
+        self.steady = False
+        try:
+            self._receive()
+            ready = self._take_ready()
+        except RekindleError:
+            self.steady = True
+            raise
+        self._dispatch()  # Now: what is taken makes room, and workers go on while the loop is at work.
         return ready
 
     def close(self) -> None:
         """End the workers and let go of the memory that no batch is using."""
-        if not self.closed:
-            self.closed = True
-            self.crew.close()
-            for ticket in self._tickets.values():
-                self._free(ticket)
-            self._drop_line()
+        self.closed = True
+        if not self._is_cleared:  # Also if an interrupt came while it was.
             self._pool.close()
+            for batch in self._in_flight.values():
+                self._free(batch)
+            self._drop_queue()
+            self._slots.close()
+            self._is_cleared = True
 
-    # Out: orders become tickets, tickets are dealt to workers.
+    # Out: orders become batches in flight, whose parts go to workers.
 
     def _dispatch(self) -> None:
-        while len(self._line) < self._window:
+        while len(self._queue) < self._window:
             if self._kind == "stream" and not self._streams.active:
                 break
             order = next(self._orders, None)
             if order is None:
                 break
             if isinstance(order, EndOfEpoch):
-                self._line.append(order)
+                self._queue.append(order)
             else:
-                self._line.append(self._issue(order, self._kind))
+                self._queue.append(self._issue(order, self._kind))
 
-    def _issue(self, order: BatchOrder, kind: Kind) -> Ticket:
+    def _issue(self, order: BatchOrder, kind: Kind) -> InFlightBatch:
         rows = len(order.indices)
         self._largest_batch = max(self._largest_batch, rows)
         if kind == "rows" and self._layout is not None and rows > self._layout.rows:
             kind = "batch"  # Larger than any before: it does not fit the slots.
-        parts = [Part(a, b) for a, b in self._dealer.cut(rows, whole=kind != "rows")]
-        ticket = Ticket(self._issued, order, kind, order.indices, order.ids, parts, len(parts))
+        batch = InFlightBatch.of(self._issued, order, kind, self._parts_of(order, kind))
         self._issued += 1
         if kind == "rows" and self._layout is not None:
-            ticket.layout, ticket.slot = self._layout, self._pool.take(self._layout.nbytes)
+            batch.layout, batch.slot = self._layout, self._slots.take(self._layout.nbytes)
         elif kind != "rows" and self._batch_nbytes:
-            ticket.slot = self._pool.take(self._batch_nbytes)
-        self._tickets[ticket.number] = ticket
-        for number in range(len(parts)):
-            self._send_part(ticket, number)
-        return ticket
+            batch.slot = self._slots.take(self._batch_nbytes)
+        self._in_flight[batch.number] = batch
+        self._send_parts(batch, range(len(batch.parts)))
+        return batch
 
-    def _send_part(self, ticket: Ticket, number: int) -> None:
-        part = ticket.parts[number]
-        if part.worker < 0:
-            if ticket.kind == "stream" and self._in_order:
-                part.worker = self._streams.next()
-            else:
-                able = self._streams.active if ticket.kind == "stream" else range(self.crew.size)
-                samples = part.stop - part.start
-                part.worker = self._dealer.choose(ticket.order.step, samples, able)
-        part.sent = self._parts_sent
-        self._parts_sent += 1
-        used = () if ticket.slot is None else (ticket.slot,)
-        timed = self._counters.costs is not None
-        unit = ticket.unit(number, self._seed, self._worker_seed(ticket.order.epoch), timed)
-        self.crew.send(part.worker, unit, used)
+    def _parts_of(self, order: BatchOrder, kind: Kind) -> list[Part]:
+        rows = len(order.indices)
+        if kind != "stream":
+            assigned = self._splitter.assign(order.step, rows, whole=kind != "rows")
+            return [Part(*one) for one in assigned]
+        if self._in_order:
+            return [Part(0, rows, self._streams.next())]
+        return [Part(0, rows, self._splitter.choose(order.step, rows, self._streams.active))]
 
-    # In: what workers say.
+    def _send_parts(self, batch: InFlightBatch, numbers: Sequence[int]) -> None:
+        """Send some parts of a batch to their workers, all that one worker gets at once."""
+        for number in numbers:
+            batch.parts[number].sent = self._parts_sent
+            self._parts_sent += 1
+        worker_seed, timed = self._worker_seed(batch.order.epoch), self._counters.costs is not None
+        used = () if batch.slot is None else (batch.slot,)
+        for worker, units in batch.units(numbers, self._seed, worker_seed, timed).items():
+            self._pool.send(worker, units, used)
 
-    def _hear(self, timeout: float) -> None:
+    def _receive(self) -> None:
         try:
-            for worker, message in self.crew.poll(timeout):
-                self._take(worker, message)
+            for worker, message in self._pool.poll():
+                self._handle(worker, message)
         except RekindleError:  # Not of one batch but of them all: nothing can go on after it.
             self.close()
             raise
 
-    def _take(self, worker: int, message: Any) -> None:
+    def _handle(self, worker: int, message: Event) -> None:
+        if self.copies is not None:
+            self.copies.note(worker, message)
         match message:
             case Done():
                 self._done(worker, message)
-            case Described(ticket, _, spec, asked):
-                if ticket not in self._cancelled:
-                    self._settle(spec, asked)
-            case Need(ticket, part, nbytes):
-                self._place(worker, ticket, part, nbytes)
+            case Described(number, _, spec, asked):
+                if number not in self._cancelled:
+                    self._decide_layout(spec, asked)
+            case NeedSlot(number, part, nbytes):
+                self._provide_slot(worker, number, part, nbytes)
             case Ready():
-                self._blame.started(worker)
-            case StartFailed(told):
+                self._crashes.started(worker)
+            case StartFailed(exception):
                 self.close()
-                told.raise_again()
-            case Death():
+                self.steady = True
+                exception.reraise()
+            case WorkerDied():
                 self._counters.replaced_workers += 1
                 self._send_again(worker, message)
 
-    def _settle(self, spec: Spec | None, asked_which_worker: bool) -> None:
-        """Decide from the first sample how batches are made; tell everybody."""
+    def _decide_layout(self, spec: Spec | None, asked_which_worker: bool) -> None:
+        """Decide from the first sample how batches are put together; tell every worker."""
         if self._layout is not None or self._kind != "rows":
             return
-        if spec is None or (asked_which_worker and not self._dealer.whole):
+        if spec is None or (asked_which_worker and not self._splitter.whole):
             self._kind = "rows" if spec is not None else "batch"
-            self._dealer.whole = self._dealer.whole or asked_which_worker
+            self._splitter.whole = self._splitter.whole or asked_which_worker
             self._start_over()
             return
         layout = Layout(spec, max(self._largest_batch, 1))
         slots.check_room(layout.nbytes, self._window + _HELD_BY_CONSUMER)
         self._layout = layout
-        for worker in range(self.crew.size):
-            self.crew.send(worker, Arrange(layout))
-        for ticket in self._tickets.values():
-            if ticket.kind == "rows" and ticket.number not in self._cancelled:
-                ticket.layout, ticket.slot = layout, self._pool.take(layout.nbytes)
-                for number, part in enumerate(ticket.parts):
-                    place = Place(ticket.number, number, ticket.slot.number)
-                    self.crew.send(part.worker, place, (ticket.slot,))
+        for worker in range(self._pool.size):
+            self._pool.send(worker, [SetLayout(layout)])
+        for batch in self._in_flight.values():
+            if batch.kind == "rows" and batch.number not in self._cancelled:
+                batch.layout, batch.slot = layout, self._slots.take(layout.nbytes)
+                for number, part in enumerate(batch.parts):
+                    assign = AssignSlot(batch.number, number, batch.slot.number)
+                    self._pool.send(part.worker, [assign], (batch.slot,))
 
     def _start_over(self) -> None:
-        """Drop what is under way and issue the same orders anew."""
-        line = list(self._line)
-        self._drop_line()
-        for item in line:
-            again = self._issue(item.order, self._kind) if isinstance(item, Ticket) else item
-            self._line.append(again)
+        """Drop what is in flight and issue the same orders again."""
+        queue = list(self._queue)
+        self._drop_queue()
+        for item in queue:
+            self._queue.append(
+                self._issue_again(item, self._kind) if isinstance(item, InFlightBatch) else item
+            )
 
-    def _place(self, worker: int, number: int, part: int, nbytes: int) -> None:
-        """Give a finished batch the room that it needs."""
+    def _issue_again(self, batch: InFlightBatch, kind: Kind) -> InFlightBatch:
+        """The same order once more; what was computed for it is found in the cache now."""
+        again = self._issue(batch.order, kind)
+        again.fresh = batch.fresh
+        return again
+
+    def _provide_slot(self, worker: int, number: int, part: int, nbytes: int) -> None:
+        """Give a collated batch the room that it needs."""
         if number in self._cancelled:
             return
-        ticket = self._tickets[number]
+        batch = self._in_flight[number]
         if nbytes > self._batch_nbytes:
             self._batch_nbytes = nbytes + nbytes // 8
             slots.check_room(self._batch_nbytes, self._window + _HELD_BY_CONSUMER)
-        if ticket.slot is not None:
-            self._pool.give_back(ticket.slot)
-        ticket.slot = self._pool.take(self._batch_nbytes)
-        self.crew.send(worker, Place(number, part, ticket.slot.number), (ticket.slot,))
+        if batch.slot is not None:
+            self._slots.give_back(batch.slot)
+        batch.slot = self._slots.take(self._batch_nbytes)
+        self._pool.send(worker, [AssignSlot(number, part, batch.slot.number)], (batch.slot,))
 
     def _done(self, worker: int, done: Done) -> None:
-        ticket = self._tickets[done.ticket]
-        part = ticket.parts[done.part]
+        batch = self._in_flight[done.batch]
+        part = batch.parts[done.part]
         spent, counters = done.spent, self._counters
-        counters.load.add(spent.load_seconds, calls=spent.samples)
-        counters.collate.add(spent.collate_seconds, spent.nbytes, spent.samples)
-        counters.idle.add(spent.idle_seconds)
+        batch.spent.append(spent)
         if done.costs and counters.costs is not None:
-            counters.costs.add(ticket.ids[part.start : part.stop], done.costs)
-        if ticket.kind == "stream":
-            self._streams.came_back(worker, done.ended)
-            ticket.missing = len(ticket.indices) - spent.samples if not done.errors else 0
-        self._dealer.returned(worker, part.stop - part.start, spent.samples, spent.load_seconds)
+            counters.costs.add(batch.ids[part.start : part.stop], done.costs)
+        if batch.kind == "stream":
+            batch.dataset_state = self._streams.finished(worker, done)
+            batch.missing = len(batch.indices) - spent.samples if not done.errors else 0
+        self._splitter.completed(worker, part.stop - part.start, spent.samples, spent.load_seconds)
         part.done = True
-        ticket.pending -= 1
+        batch.pending -= 1
         for error in done.errors:
-            ticket.errors[error.row] = error
-        if ticket.number in self._cancelled:
-            if ticket.pending == 0:
-                self._forget(ticket)
+            batch.errors[error.row] = error
+        if batch.number in self._cancelled:
+            if batch.pending == 0:
+                self._forget(batch)
             return
         if done.mismatch:
-            self._make_whole(ticket)
+            self._collate_whole(batch)
             return
         if done.objects:
-            ticket.keep_strings(part, done.objects)
-        ticket.sizes, ticket.packed = done.sizes, done.packed
-        ticket.ended, ticket.fresh = done.ended, done.fresh
-        if ticket.pending == 0:
-            self._complete(ticket)
+            batch.keep_strings(part, done.objects)
+        batch.sizes, batch.packed = done.sizes, done.packed
+        batch.ended = done.ended
+        if done.fresh is not None:
+            batch.note_fresh(part, done.fresh)
+        if batch.pending == 0:
+            self._complete(batch)
 
-    def _make_whole(self, ticket: Ticket) -> None:
+    def _collate_whole(self, batch: InFlightBatch) -> None:
         """Samples do not fit the layout: let the collate function see them all at once."""
-        self._line[self._line.index(ticket)] = self._issue(ticket.order, "batch")
-        self._cancel(ticket)
-        if ticket.pending == 0:
-            self._forget(ticket)
+        self._queue[self._queue.index(batch)] = self._issue_again(batch, "batch")
+        self._cancel(batch)
+        if batch.pending == 0:
+            self._forget(batch)
 
-    def _complete(self, ticket: Ticket) -> None:
-        """All parts are back: the batch is ready, or its bad samples are replaced first."""
-        if ticket.errors and self._bad_samples.on_error == "substitute" and -1 not in ticket.errors:
-            self._replace_bad(ticket)
+    def _complete(self, batch: InFlightBatch) -> None:
+        """All parts are back: the batch is ready, or its bad samples are substituted first."""
+        if batch.errors and self._bad_samples.on_error == "substitute" and -1 not in batch.errors:
+            self._substitute_bad(batch)
             return
-        del self._tickets[ticket.number]
-        if ticket.ended:
-            self._free(ticket)
-            self._line.remove(ticket)
+        self._leave_flight(batch)
+        if batch.ended:
+            self._free(batch)
+            self._queue.remove(batch)
         else:
-            self._finished.append(ticket)
+            self._finished.append(batch)
 
-    def _replace_bad(self, ticket: Ticket) -> None:
-        first_new = len(ticket.parts)
-        ticket.replace_bad(self._seed)
-        for number in range(first_new, len(ticket.parts)):
-            self._send_part(ticket, number)
+    def _substitute_bad(self, batch: InFlightBatch) -> None:
+        first_new, step = len(batch.parts), batch.order.step
+        rows = batch.substitute_bad(self._seed)
+        ranges = [(row, row + 1) for row in rows] if batch.kind == "rows" else [(0, len(batch.indices))]
+        workers = range(self._pool.size)
+        batch.parts += [Part(a, b, self._splitter.choose(step, b - a, workers)) for a, b in ranges]
+        batch.pending = len(ranges)
+        self._send_parts(batch, range(first_new, len(batch.parts)))
 
-    def _send_again(self, worker: int, death: Death) -> None:
-        """Have a dead worker's parts made by its replacement."""
+    def _send_again(self, worker: int, death: WorkerDied) -> None:
+        """Have a dead worker's parts loaded by its replacement."""
         lost = self._lost_parts(worker)
-        self._blame.died(worker, death, (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None)
+        self._crashes.died(worker, death, (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None)
         if self._layout is not None:
-            self.crew.send(worker, Arrange(self._layout))
+            self._pool.send(worker, [SetLayout(self._layout)])
         if self._kind == "stream":
-            self.crew.send(worker, self._streams.beginning(worker))
-        for ticket, number in lost:
-            if ticket.number in self._cancelled:
-                ticket.parts[number].done = True
-                ticket.pending -= 1
-                if ticket.pending == 0:
-                    self._forget(ticket)
+            self._pool.send(worker, [self._streams.start_message(worker)])
+        for batch, number in lost:
+            if batch.number in self._cancelled:
+                batch.parts[number].done = True
+                batch.pending -= 1
+                if batch.pending == 0:
+                    self._forget(batch)
             else:
-                self._send_part(ticket, number)
+                self._send_parts(batch, [number])
 
-    def _lost_parts(self, worker: int) -> list[tuple[Ticket, int]]:
-        """What a worker was given and has not brought back, in the order in which it would have."""
+    def _lost_parts(self, worker: int) -> list[tuple[InFlightBatch, int]]:
+        """What a worker was sent and has not brought back, in the order in which it would have."""
         lost = [
-            (ticket, number)
-            for ticket in self._tickets.values()
-            for number, part in enumerate(ticket.parts)
+            (batch, number)
+            for batch in self._in_flight.values()
+            for number, part in enumerate(batch.parts)
             if part.worker == worker and not part.done
         ]
         return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)
 
-    # Delivery.
-
-    def _take_ready(self) -> Filled | EndOfEpoch | None:
-        """What is next in line, if it is ready."""
-        if not self._line:
+    def _take_ready(self) -> SlotBatch | EndOfEpoch | None:
+        """What is next in the queue, if it is ready."""
+        if not self._queue:
             epoch_is_over = self._kind == "stream" and not self._streams.active
             return EndOfEpoch(-1) if epoch_is_over else None
-        head = self._line[0]
+        head = self._queue[0]
         if isinstance(head, EndOfEpoch):
-            self._line.popleft()
+            self._queue.popleft()
             return head
         if self._in_order:
-            if head.number in self._tickets:
+            if head.number in self._in_flight:
                 return None
-            ticket = head
+            batch = head
         else:
             epoch = head.order.epoch
-            ready = [ticket for ticket in self._finished if ticket.order.epoch == epoch]
+            ready = [finished for finished in self._finished if finished.order.epoch == epoch]
             if not ready:
                 return None
-            ticket = ready[0]
-        self._line.remove(ticket)
-        self._finished.remove(ticket)
-        return self._deliver(ticket)
+            batch = ready[0]
+        self._queue.remove(batch)
+        self._finished.remove(batch)
+        return self._deliver(batch)
 
-    def _deliver(self, ticket: Ticket) -> Filled | EndOfEpoch | None:
-        bad = sorted(ticket.errors)
+    def _deliver(self, batch: InFlightBatch) -> SlotBatch | EndOfEpoch | None:
+        bad = sorted(batch.errors)
         if bad and (bad[0] < 0 or self._bad_samples.on_error == "raise"):
-            self._free(ticket)
-            ticket.errors[bad[0]].told.raise_again()
-        for found in ticket.bad_samples():
-            self._bad_samples.note(found, ticket.order)
-        if len(bad) == len(ticket.indices) > 0:
-            self._free(ticket)
+            self._free(batch)
+            self.steady = True
+            batch.errors[bad[0]].exception.reraise()
+        for found in batch.bad_samples() if bad or batch.failures.found else ():
+            self._bad_samples.note(found, batch.order)
+        if len(bad) == len(batch.indices) > 0:
+            self._free(batch)
             return self._take_ready()  # Nothing is left of this batch.
-        return ticket.filled(self._memory(ticket))
+        return batch.filled(self._memory(batch))
 
-    def _memory(self, ticket: Ticket) -> Any:
-        if ticket.packed is not None:
-            self._free(ticket)
-            return np.frombuffer(bytearray(ticket.packed), dtype=np.uint8)
-        assert ticket.slot is not None
-        if self._pool.leased < _MOST_HELD:
-            return self._pool.lease(ticket.slot)
+    def _memory(self, batch: InFlightBatch) -> NDArray[np.uint8]:
+        if batch.packed is not None:
+            self._free(batch)
+            return np.frombuffer(bytearray(batch.packed), dtype=np.uint8)
+        assert batch.slot is not None
+        if self._slots.leased < _MOST_HELD:
+            return self._slots.lease(batch.slot)
         # The training loop keeps its batches: this one gets memory of its own, and the slot goes on.
-        used = ticket.layout.nbytes if ticket.layout is not None else self._batch_nbytes
-        copy = ticket.slot.array[:used].copy()
-        self._free(ticket)
+        used = batch.layout.nbytes if batch.layout is not None else self._batch_nbytes
+        copy = batch.slot.array[:used].copy()
+        self._free(batch)
         return copy
 
-    # Dropping.
-
-    def _drop_line(self) -> None:
-        for item in self._line:
-            if isinstance(item, Ticket):
+    def _drop_queue(self) -> None:
+        for item in self._queue:
+            if isinstance(item, InFlightBatch):
                 self._cancel(item)
-        self._line.clear()
+        self._queue.clear()
         self._finished.clear()
         if not self.closed:
-            for worker in range(self.crew.size):
-                self.crew.send(worker, Cancel(self._issued))
+            for worker in range(self._pool.size):
+                self._pool.send(worker, [Cancel(self._issued)])
 
-    def _cancel(self, ticket: Ticket) -> None:
-        if ticket.number in self._tickets:
-            self._cancelled.add(ticket.number)
+    def _cancel(self, batch: InFlightBatch) -> None:
+        if batch.number in self._in_flight:
+            self._cancelled.add(batch.number)
         else:
-            self._free(ticket)
+            self._free(batch)
 
-    def _forget(self, ticket: Ticket) -> None:
-        self._cancelled.discard(ticket.number)
-        del self._tickets[ticket.number]
-        self._free(ticket)
+    def _forget(self, batch: InFlightBatch) -> None:
+        self._cancelled.discard(batch.number)
+        self._leave_flight(batch)
+        self._free(batch)
 
-    def _free(self, ticket: Ticket) -> None:
-        if ticket.slot is not None:
-            self._pool.give_back(ticket.slot)
-            ticket.slot = None
+    def _leave_flight(self, batch: InFlightBatch) -> None:
+        del self._in_flight[batch.number]
+        samples, load, collate, idle, nbytes = (sum(column) for column in zip(*batch.spent, strict=True))
+        self._counters.add_worker_time(samples, load, collate, idle, nbytes)
+
+    def _free(self, batch: InFlightBatch) -> None:
+        if batch.slot is not None:
+            self._slots.give_back(batch.slot)
+            batch.slot = None

@@ -1,105 +1,111 @@
-"""Loading without workers: each batch is made in the training loop's own thread when it is asked for."""
+"""Loading without workers: each batch is loaded in the training loop's own thread when it is asked for."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from rekindle import global_random
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
-from rekindle.counters import Counters
-from rekindle.global_random import STREAMS
-from rekindle.run import layout
-from rekindle.run.bad_samples import BadSample, BadSamples, substitute
-from rekindle.run.failure import Failure
-from rekindle.run.load import Wanted, generators_kept, rows_of
-from rekindle.run.reusing import sample_loader
-from rekindle.run.sample_costs import Cost
-from rekindle.run.tickets import Made
-from rekindle.run.worker import Job
+from rekindle.core import global_rng
+from rekindle.core.counters import Counters
+from rekindle.core.global_rng import GENERATORS, generators_kept
+from rekindle.core.samples import Batch, Index, Sample
+from rekindle.run import batch_layout
+from rekindle.run.bad_samples import BadSamples, BatchFailures, FailedSample, bad_rows, failed_rows
+from rekindle.run.caching_loader import sample_loader
+from rekindle.run.in_flight_batch import CollatedBatch
+from rekindle.run.job import Job
+from rekindle.run.sample_loader import Images, LoadRequest
+from rekindle.run.sample_timing import Cost
 
 
 class Inline:
-    """Carries out orders one by one; the same batches as any number of workers makes."""
+    """Carries out orders one by one; the batches are the same as those of any number of workers."""
 
     def __init__(
         self, job: Job, *, seed: int, rows: bool, bad_samples: BadSamples, counters: Counters
     ) -> None:
         self._job, self._seed = job, seed
         self._bad_samples, self._counters = bad_samples, counters
-        self._loader = sample_loader(job.dataset, job.reused, alone=generators_kept, draws=job.draws)
-        dataset: Any = job.dataset
+        self._loader = sample_loader(job, exclusive=generators_kept)
+        dataset = job.dataset
         self._together = job.batched and job.together
         self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
-        self._tensors = (
+        self._tensors: tuple[torch.Tensor, ...] | None = (
             dataset.tensors if rows and type(dataset) is TensorDataset and not job.reused else None
         )
         self._row_nbytes = sum(tensor[:1].nbytes for tensor in self._tensors or ())
-        self._native = layout.describe_native(dataset) if rows and job.native else None
-        self._will_need: Callable[[list[Any]], None] | None = getattr(dataset, "will_need", None)
+        self._native = batch_layout.describe_native(dataset.example()) if rows and job.native else None
+        self._will_need = job.will_need
         self._orders: Orders = iter(())
-        self.closed = False
+        self.closed, self.steady = False, True
+        self.workers = ()
+        self.copies = None
 
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Carry out these orders from now on."""
         self._orders = orders
 
-    def next(self) -> Made | EndOfEpoch:
+    def next(self) -> CollatedBatch | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""
         while True:
+            self.steady = False
             order = next(self._orders)
             if isinstance(order, EndOfEpoch):
                 return order
             if self._will_need is not None:
                 self._announce(self._will_need, order)
             timed = self._counters.costs is not None
-            made = (None if timed else self._make_at_once(order)) or self._make_in_parts(order)
+            try:
+                made = (None if timed else self._load_at_once(order)) or self._load_in_parts(order)
+            except Exception:
+                self.steady = True
+                raise
             if made is not None:
                 return made
 
-    def _announce(self, will_need: Callable[[list[Any]], None], order: BatchOrder) -> None:
-        """Let the data set start to fetch this batch and, where the plan tells it, the one after it."""
+    def _announce(self, will_need: Callable[[Sequence[Index]], None], order: BatchOrder) -> None:
+        """Let the dataset start to fetch this batch and, where there is a plan, the one after it."""
         plan, after = order.plan, order.step + 1
         coming = [] if plan is None or after >= plan.steps else plan.ids[plan.rows(after)].tolist()
-        with contextlib.suppress(Exception):  # What is wrong shows when the samples are made.
+        with contextlib.suppress(Exception):  # The error shows when the samples are loaded.
             will_need(order.indices + coming)
 
     def poll(self) -> None:
         """Nothing is ever ready before it is asked for."""
 
-    def _make_at_once(self, order: BatchOrder) -> Made | None:
-        """A batch the quick way, with nothing around the user's code; None if that does not do."""
+    def _load_at_once(self, order: BatchOrder) -> CollatedBatch | None:
+        """A batch the fast way, with nothing around the user's code; None if that does not work."""
         if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:
             rows = torch.from_numpy(np.ascontiguousarray(order.ids))
             gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
             nbytes = len(order.indices) * self._row_nbytes
-            return Made(order, order.ids, gathered, at_once=True, nbytes=nbytes)
-        if self._native is not None or self._job.reused is not None or not self._loader.quiet:
+            return CollatedBatch(order, order.ids, gathered, at_once=True, nbytes=nbytes)
+        if self._native is not None or self._job.reused is not None or not self._loader.drew_nothing:
             return None
-        kept, marks = [stream.save() for stream in STREAMS], global_random.marks()
+        restores, marks = [generator.save() for generator in GENERATORS], global_rng.marks()
         try:
             batch = self._fetch(order.indices)
-        except Exception:  # Raised again, with the sample's index, by the careful way.
+        except Exception:  # Raised again, with the sample's index, by `_load_in_parts`.
             batch = None
-        if batch is None or global_random.marks() != marks:
-            for stream, state in zip(STREAMS, kept, strict=True):
-                stream.restore(state)
+        if batch is None or global_rng.marks() != marks:
+            for restore in restores:
+                restore()
             return None
-        return Made(order, order.ids, batch, at_once=True)
+        return CollatedBatch(order, order.ids, batch, at_once=True)
 
-    def _make_in_parts(self, order: BatchOrder) -> Made | None:
+    def _load_in_parts(self, order: BatchOrder) -> CollatedBatch | None:
+        """A batch, with the time of its parts recorded; None if nothing is left of it."""
         started = time.perf_counter()
-        self._loader.seconds = 0.0
-        made = self._make(order)
+        self._loader.seconds, self._loader.fresh = 0.0, []
+        made = self._load(order)
         took = time.perf_counter() - started
         self._note_costs(order)
         self._counters.load.add(self._loader.seconds, 0, len(order.indices))
@@ -107,7 +113,7 @@ class Inline:
         return made
 
     def _note_costs(self, order: BatchOrder) -> None:
-        """Pass on what each sample took, if that is wanted; the same share each, if made all at once."""
+        """Record the cost of each sample, if asked for; an equal share, if all were loaded at once."""
         noted, costs = self._counters.costs, self._loader.costs
         if noted is not None:
             shared = [Cost(self._loader.seconds / max(1, len(order.ids)), -1)] * len(order.ids)
@@ -118,95 +124,102 @@ class Inline:
         """Nothing runs in between: there is nothing to end."""
         self.closed = True
 
-    def _make(self, order: BatchOrder) -> Made | None:
-        """A batch; None if nothing is left of it."""
+    def _load(self, order: BatchOrder) -> CollatedBatch | None:
         job, loader = self._job, self._loader
-        wanted = Wanted(
-            self._seed, order.epoch, order.step, order.indices, order.ids, order.generations, order.turns
+        request = LoadRequest(
+            self._seed, order.batch_turn, order.step, order.indices, order.ids, order.generations, order.turns
         )
         if self._native is not None:
-            return self._fill(order, wanted, self._native)
+            return self._load_native(order, request, self._native)
         if self._together:
             try:
-                return Made(order, order.ids, self._collate(wanted, loader.load_together(wanted)))
-            except Exception:
+                return CollatedBatch(order, order.ids, self._collate(request, loader.load_together(request)))
+            except Exception:  # Found again, with its row, when samples are loaded one by one.
                 if job.stop_at_failure:
                     raise
         timed = self._counters.costs is not None
-        samples = loader.load(wanted, stop_at_failure=job.stop_at_failure, timed=timed)
-        bad = [row for row, sample in enumerate(samples) if type(sample) is Failure]
-        if not bad:
-            return Made(order, order.ids, self._collate(wanted, samples))
-        ids, bad = self._deal_with(bad, order, samples)
-        good = [sample for sample in samples if type(sample) is not Failure]
-        return Made(order, ids, self._collate(wanted, good), bad) if good else None
+        samples = loader.load(request, stop_at_failure=job.stop_at_failure, timed=timed)
+        fresh = self._take_fresh()
+        if not failed_rows(samples):
+            return CollatedBatch(order, order.ids, self._collate(request, samples), fresh=fresh)
+        order, ids, left_out = self._handle_failures(order, request, samples, fresh)
+        good = [sample for sample in samples if type(sample) is not FailedSample]
+        if not good:
+            return None
+        return CollatedBatch(order, ids, self._collate(request, good), left_out, fresh=fresh)
 
-    def _fill(self, order: BatchOrder, wanted: Wanted, spec: layout.Branch) -> Made | None:
-        """A batch whose images a native data set writes where they belong."""
+    def _load_native(
+        self, order: BatchOrder, request: LoadRequest, spec: batch_layout.Branch
+    ) -> CollatedBatch | None:
+        """A batch whose images a native dataset writes straight to their rows."""
         count = len(order.indices)
-        plan = layout.Layout(spec, count)
-        leaves: list[Any] = plan.tensors(np.empty(plan.nbytes, dtype=np.uint8), count)
-        images = leaves[0].numpy()
+        layout = batch_layout.Layout(spec, count)
+        image_rows, *label_rows = layout.tensors(np.empty(layout.nbytes, dtype=np.uint8), count)
+        assert image_rows is not None
+        images = image_rows.numpy()
         timed = self._counters.costs is not None
         labels = self._loader.load(
-            wanted, stop_at_failure=self._job.stop_at_failure, timed=timed, into=images
+            request, stop_at_failure=self._job.stop_at_failure, timed=timed, into=images
         )
-        bad = [row for row, label in enumerate(labels) if type(label) is Failure]
-        ids = order.ids
-        if bad:
-            ids, bad = self._deal_with(bad, order, labels, images)
-            rows = torch.from_numpy(np.delete(np.arange(count), bad))
+        fresh = self._take_fresh()
+        leaves: list[Batch] = [image_rows, *label_rows]
+        ids, left_out = order.ids, list[int]()
+        if failed_rows(labels):
+            order, ids, left_out = self._handle_failures(order, request, labels, fresh, images)
+            rows = torch.from_numpy(np.delete(np.arange(count), left_out))
             leaves = [leaf.index_select(0, rows) for leaf in leaves]
-            labels = [label for label in labels if type(label) is not Failure]
-        columns = layout.columns(labels, spec.parts[1])
-        for leaf, column, target in zip(plan.leaves[1:], columns, leaves[1:], strict=True):
-            layout.write(leaf, column, target)
-        return Made(order, ids, layout.assemble(spec, leaves), bad) if labels else None
+            labels = [label for label in labels if type(label) is not FailedSample]
+        columns = batch_layout.columns(labels, spec.parts[1])
+        for leaf, column, target in zip(layout.leaves[1:], columns, leaves[1:], strict=True):
+            batch_layout.write(leaf, column, target)
+        if not labels:
+            return None
+        return CollatedBatch(order, ids, batch_layout.assemble(spec, leaves), left_out, fresh=fresh)
 
-    def _collate(self, wanted: Wanted, samples: Any) -> Any:
+    def _take_fresh(self) -> list[bool] | None:
+        """Which of the samples just loaded were not in the cache; None if there is none."""
+        fresh, self._loader.fresh = self._loader.fresh, []
+        return fresh or None
+
+    def _collate(self, request: LoadRequest, samples: list[Sample]) -> Batch:
         argument = samples if self._job.batched else samples[0]
-        return self._loader.call(self._job.collate_fn, wanted, argument)
+        return self._loader.call(self._job.collate_fn, request, argument)
 
-    # Bad samples.
+    def _handle_failures(
+        self,
+        order: BatchOrder,
+        request: LoadRequest,
+        samples: list[Sample],
+        fresh: list[bool] | None,
+        images: Images | None = None,
+    ) -> tuple[BatchOrder, NDArray[np.int64], list[int]]:
+        """Raise, skip or substitute failed `samples`, in place.
 
-    def _deal_with(
-        self, failed: list[int], order: BatchOrder, samples: list[Any], images: NDArray[Any] | None = None
-    ) -> tuple[NDArray[np.int64], list[int]]:
-        """Raise, replace in `samples` or leave failures; returns the ids and the rows that stay bad."""
-        on_error = self._bad_samples.on_error
-        if on_error == "raise":
-            error = samples[failed[0]].error
-            error.add_note(f"rekindle: while loading sample {order.indices[failed[0]]!r}")
-            raise error
-        found: list[BadSample] = []
-        ids = order.ids.copy()
-        for row in failed:
-            attempt = 0
-            while type(samples[row]) is Failure:
-                reason = traceback.format_exception_only(samples[row].error)[-1].strip()
-                found.append(BadSample(order.epoch, int(ids[row]), reason))
-                if on_error == "skip":
-                    break
-                samples[row], ids[row] = self._stand_in(order, row, attempt, images)
-                attempt += 1
-        for bad in found:
-            self._bad_samples.note(bad, order)
-        return ids, failed if on_error == "skip" else []
-
-    def _stand_in(
-        self, order: BatchOrder, row: int, attempt: int, images: NDArray[Any] | None
-    ) -> tuple[Any, int]:
-        """What another sample gives in a bad one's place, and its id."""
-        index, id_ = substitute(self._seed, order, int(order.ids[row]), attempt)
-        own = slice(row, row + 1)
-        generations, turns = rows_of(order.generations, own), rows_of(order.turns, own)
-        wanted = Wanted(self._seed, order.epoch, order.step, [index], [id_], generations, turns)
-        into = None if images is None else images[row : row + 1]
-        return self._loader.load(wanted, stop_at_failure=False, into=into)[0], id_
+        Returns the order with the turns of the substitutes, the ids and the rows left out.
+        """
+        failures, ids = BatchFailures(), order.ids.copy()
+        turns = np.broadcast_to(order.turns, ids.shape).copy()
+        while rows := failed_rows(samples):
+            if self._bad_samples.on_error == "raise":
+                samples[rows[0]].reraise(order.indices[rows[0]])
+            bad = bad_rows(order, ids, {row: samples[row].reason for row in rows})
+            if self._bad_samples.on_error == "skip":
+                failures.found += bad.values()
+                break
+            for row, index, id_, turn in failures.substitutes(self._seed, order, bad):
+                own = request.rows(slice(row, row + 1))._replace(indices=[index], ids=[id_], turns=[turn])
+                into = None if images is None else images[row : row + 1]
+                (samples[row],) = self._loader.load(own, stop_at_failure=False, into=into)
+                if fresh is not None:
+                    (fresh[row],) = self._take_fresh() or (True,)
+                ids[row], turns[row] = id_, turn
+        for found in failures.found:
+            self._bad_samples.note(found, order)
+        return order._replace(turns=turns), ids, rows
 
 
-def _fetcher(job: Job, together: bool) -> Callable[[list[Any]], Any]:
-    """What makes a batch of indices with the user's code and nothing else."""
+def _fetcher(job: Job, together: bool) -> Callable[[list[Index]], Batch]:
+    """A function that makes a batch of indices with the user's code and nothing else."""
     dataset, collate_fn = job.dataset, job.collate_fn
     if not job.batched:
         return lambda indices: collate_fn(dataset[indices[0]])

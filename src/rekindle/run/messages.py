@@ -1,104 +1,113 @@
-"""What the engine and its workers say to each other. All of it small: samples travel in the slots."""
+"""The messages between the engine and its workers. All of them are small: samples travel in the slots."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
-from rekindle.run.layout import Layout, Spec
-from rekindle.run.sample_costs import Cost
-from rekindle.run.told import ToldError
+from rekindle.choose.position import DatasetState
+from rekindle.core.samples import Index
+from rekindle.run.batch_layout import Layout, Spec
+from rekindle.run.sample_timing import Cost
+from rekindle.run.worker_exception import WorkerException
 
 Kind = Literal["rows", "batch", "stream"]
 
 
 class Unit(NamedTuple):
-    """Engine to worker: a piece of work.
+    """Engine to worker: a part of a batch to load, or all of it.
 
     "rows": load the samples and write each to its row of the slot, from `start` on. "batch": load all the
-    samples, collate them and pack what comes out. "stream": the same with the next samples of the worker's
-    own iterator. A unit without a slot gets one with `Place`, once its worker knows how large it must be.
+    samples, collate them and pack the result. "stream": the same with the next samples of the worker's own
+    iterator. A unit without a slot gets one with `AssignSlot`, once its worker knows how large it must be.
     """
 
-    ticket: int
+    batch: int
     part: int
     kind: Kind
     seed: int
     worker_seed: int  # what torch would have seeded this epoch's workers with
-    epoch: int
+    batch_turn: int
     step: int
     start: int
-    indices: list[Any]
+    indices: list[Index]
     ids: list[int] | None  # None: the same as the indices
     generations: int | list[int]
     turns: int | list[int]
     slot: int | None
-    careful: bool
-    timed: bool = False  # tell what each sample cost
+    careful: bool  # keep the shared status up to date: a worker died of this unit before
+    timed: bool = False  # measure the cost of each sample
+    epoch: int = 0
 
 
-class Arrange(NamedTuple):
+class SetLayout(NamedTuple):
     """Engine to worker: how the rows of every batch lie in its slot from now on."""
 
     layout: Layout
 
 
-class Place(NamedTuple):
+class AssignSlot(NamedTuple):
     """Engine to worker: the slot that a unit was waiting for."""
 
-    ticket: int
+    batch: int
     part: int
     slot: int
 
 
 class Cancel(NamedTuple):
-    """Engine to worker: nobody waits for tickets below this one any more."""
+    """Engine to worker: drop all units of batches below this one."""
 
     before: int
 
 
-class Begin(NamedTuple):
-    """Engine to worker: a new pass over an iterable data set, its first `skip` batches left out."""
+class StartStream(NamedTuple):
+    """Engine to worker: a pass over an iterable dataset, from a state of it on."""
 
     base_seed: int
-    skip: int
     batch_size: int
+    state: DatasetState
 
 
-class Forget(NamedTuple):
-    """Engine to worker: these slots are gone."""
+class CheckCopy(NamedTuple):
+    """Engine to worker: say whether loading has changed your copy of the dataset before this epoch."""
+
+    epoch: int
+
+
+class UnmapSlots(NamedTuple):
+    """Engine to worker: these slots no longer exist."""
 
     slots: list[int]
 
 
 class MapSlot(NamedTuple):
-    """Engine to worker: a slot to map; its descriptor follows."""
+    """Engine to worker: a slot to map; its file descriptor follows."""
 
     slot: int
     nbytes: int
 
 
 class Described(NamedTuple):
-    """Worker to engine: what the first sample looks like, and whether it depends on the worker."""
+    """Worker to engine: how the first sample is built, and whether the dataset has read its worker's id."""
 
-    ticket: int
+    batch: int
     part: int
     spec: Spec | None
-    asked_which_worker: bool
+    uses_worker_id: bool
 
 
-class Need(NamedTuple):
+class NeedSlot(NamedTuple):
     """Worker to engine: a finished batch needs a slot of this size."""
 
-    ticket: int
+    batch: int
     part: int
     nbytes: int
 
 
 class SampleError(NamedTuple):
-    """A sample (or, with row −1, a whole batch) that could not be made, and why."""
+    """A sample (or, with row −1, a whole batch) that failed to load, and why."""
 
     row: int
-    told: ToldError
+    exception: WorkerException
 
 
 class Spent(NamedTuple):
@@ -112,25 +121,26 @@ class Spent(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Worker to engine: a unit is finished.
+    """Worker to engine: a unit is finished, or dropped because it was cancelled.
 
-    `objects` are the columns of strings of "rows"; `sizes` tell what lies where in the slot of a "batch",
-    `packed` is the batch itself if it is too small to be worth a slot. `mismatch` says that the samples do
-    not fit the layout, `ended` that the worker's iterator is exhausted, `fresh` which samples
-    of a stream are no repeats, `costs` what each sample of a unit cost that was to be timed.
+    `objects` are the columns of strings of "rows"; `sizes` are those of the parts in the slot of a "batch",
+    `packed` is the batch itself if it is too small to be worth a slot. `mismatch`: the samples do not fit the
+    layout. `ended`: the worker's iterator is exhausted. `fresh`: which samples of a stream are not repeats,
+    or which of others were not found in the cache. `dataset_state`: the state of the worker's iterable
+    dataset behind this batch, if it was taken. `costs`: what each sample of a timed unit cost.
     """
 
-    ticket: int
+    batch: int
     part: int
     spent: Spent
-    objects: list[list[Any]] | None = None
+    objects: list[list[str | bytes]] | None = None
     sizes: list[int] | None = None
     packed: bytes | None = None
     errors: tuple[SampleError, ...] = ()
     mismatch: bool = False
     ended: bool = False
     fresh: list[bool] | None = None
-    cancelled: bool = False
+    dataset_state: bytes | str | None = None
     costs: tuple[Cost, ...] = ()
 
 
@@ -138,15 +148,27 @@ class Ready(NamedTuple):
     """Worker to engine: started, and waiting for work."""
 
 
+class CopyChecked(NamedTuple):
+    """Worker to engine: whether its copy of the dataset is proven to be as it was when the worker started."""
+
+    epoch: int
+    unchanged: bool
+
+
 class StartFailed(NamedTuple):
     """Worker to engine: the worker's start (its `worker_init_fn`, say) raised an exception."""
 
-    told: ToldError
+    exception: WorkerException
 
 
-class Death(NamedTuple):
-    """Crew to engine: a worker is gone, and another runs in its place."""
+class WorkerDied(NamedTuple):
+    """Pool to engine: a worker died, and another runs under its number."""
 
     how: str
-    row: int  # that it was making, −1 if it did not say
-    guiltless: bool  # it was stopped, not killed by what it was doing
+    row: int  # that it was loading, −1 if unknown
+    stopped: bool  # by a signal from outside, not by what it was doing
+
+
+ToWorker: TypeAlias = Unit | SetLayout | AssignSlot | Cancel | StartStream | CheckCopy | UnmapSlots | MapSlot
+FromWorker: TypeAlias = Described | NeedSlot | Done | Ready | CopyChecked | StartFailed
+Event: TypeAlias = FromWorker | WorkerDied

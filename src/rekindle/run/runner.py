@@ -1,72 +1,94 @@
-"""Chooses who carries out the orders: this thread, threads beside it, or processes."""
+"""Chooses who loads the batches: this thread, threads beside it, or processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, Protocol
+from multiprocessing.process import BaseProcess
+from threading import Thread
+from typing import Any, Literal, Protocol, TypeAlias
 
 from torch.utils.data import default_collate
 
 from rekindle.choose import EndOfEpoch, Orders
-from rekindle.counters import Counters
-from rekindle.reuse.reused import Reused
+from rekindle.choose.position import IterablePosition
+from rekindle.core.changes import Watched
+from rekindle.core.counters import Counters
+from rekindle.core.samples import Batch
+from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.bad_samples import BadSamples
-from rekindle.run.crew import ProcessCrew
-from rekindle.run.engine import Crew, Engine
+from rekindle.run.copy_checks import CopyChecks
+from rekindle.run.engine import Engine
+from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
 from rekindle.run.inline import Inline
-from rekindle.run.inline_stream import InlineStream
+from rekindle.run.inline_iterable import InlineStream
+from rekindle.run.job import Job
+from rekindle.run.process_pool import ProcessPool
 from rekindle.run.slots import SlotPool
-from rekindle.run.threads import ThreadCrew
-from rekindle.run.tickets import Filled, Made
-from rekindle.run.worker import Job
+from rekindle.run.thread_pool import ThreadPool
+from rekindle.run.worker_pool import WorkerPool
 
-Executor = Literal["inline", "threads", "processes"]
+Executor: TypeAlias = Literal["auto", "threads", "processes"]
+ChosenExecutor: TypeAlias = Literal["inline", "threads", "processes"]
 
 
-class AnyRunner(Protocol):
-    """Who carries out orders."""
+class Runner(Protocol):
+    """Whoever loads batches."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will come."""
 
-    def next(self) -> Filled | Made | EndOfEpoch:
+    @property
+    def workers(self) -> Sequence[BaseProcess | Thread]:
+        """The worker processes or threads."""
+
+    @property
+    def copies(self) -> CopyChecks | None:
+        """What workers say about their copies of the dataset; None if they have none, or are not asked."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether `next`, left by an exception, may be called again: that was waiting, or raised it itself.
+
+        After an interrupt anywhere else, what it was doing is half done, and the runner is to begin again.
+        """
+
+    def next(self) -> SlotBatch | CollatedBatch | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""
 
-    def poll(self) -> Filled | Made | EndOfEpoch | None:
+    def poll(self) -> SlotBatch | CollatedBatch | EndOfEpoch | None:
         """The same, if it is there already: this never waits."""
 
     def close(self) -> None:
         """End everything that runs, in less than two seconds."""
 
 
-class Runner(AnyRunner, Protocol):
-    """Carries out orders of a map-style data set."""
+class MapRunner(Runner, Protocol):
+    """Loads batches of a map-style dataset."""
 
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
-        """Carry out these from now on; what is under way is dropped."""
+        """Load these from now on; what is in flight is dropped."""
 
 
-class StreamRunner(AnyRunner, Protocol):
-    """Carries out orders of an iterable data set."""
+class IterableRunner(Runner, Protocol):
+    """Loads batches of an iterable dataset."""
 
-    def begin_stream(
-        self, orders: Orders, base_seed: int, batch_size: int, made: list[int], turn: int
-    ) -> None:
-        """Start a pass, leaving out the batches that each worker has made already."""
+    def begin_iterable(self, orders: Orders, batch_size: int, position: IterablePosition) -> None:
+        """Go on with an epoch from a position."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """All that has to be known to choose and start a runner."""
+    """All that has to be known to start a runner."""
 
     dataset: Any
-    stream: bool
     batched: bool
-    collate_fn: Callable[[Any], Any]
+    collate_fn: Callable[[Any], Batch]
     drop_last: bool
     workers: int
-    executor: Literal["auto", "threads", "processes"]
+    executor: ChosenExecutor
     context: BaseContext | None
     worker_init_fn: Callable[[int], None] | None
     window: int
@@ -76,63 +98,73 @@ class Work:
     base_seed: int
     bad_samples: BadSamples
     counters: Counters
-    reused: Reused | None = None
+    reused: WorkerView | None = None
+    watched: Watched | None = None
 
-    @property
-    def chosen(self) -> Executor:
-        """Threads for a data set that says that its work releases Python's lock; processes otherwise.
-
-        What is left to do for a sample of which a part is kept is so short that Python's lock would be in the
-        way: processes are a fifth quicker then.
-        """
-        if self.workers == 0:
-            return "inline"
-        if self.executor == "auto":
-            short = self.reused is not None
-            return "threads" if getattr(self.dataset, "releases_gil", False) and not short else "processes"
-        return self.executor
-
-
-def start(work: Work) -> Any:
-    """A runner that is ready for orders: a StreamRunner for a stream, a Runner otherwise."""
-    job = Job(
-        dataset=work.dataset,
-        collate_fn=work.collate_fn,
-        batched=work.batched,
-        drop_last=work.drop_last,
-        stop_at_failure=work.bad_samples.on_error == "raise",
-        skip_failures=work.bad_samples.on_error == "skip",
-        workers=work.workers,
-        worker_init_fn=work.worker_init_fn,
-        reused=work.reused,
-    )
-    rows = work.batched and work.collate_fn is default_collate and not job.together
-    if work.chosen == "inline":
-        if work.stream:
-            return InlineStream(job, work.counters)
-        return Inline(
-            job,
-            seed=work.seed,
-            rows=rows,
-            bad_samples=work.bad_samples,
-            counters=work.counters,
+    def job(self) -> Job:
+        """What each worker has to know of it."""
+        return Job(
+            dataset=self.dataset,
+            collate_fn=self.collate_fn,
+            batched=self.batched,
+            drop_last=self.drop_last,
+            stop_at_failure=self.bad_samples.on_error == "raise",
+            skip_failures=self.bad_samples.on_error == "skip",
+            workers=self.workers,
+            worker_init_fn=self.worker_init_fn,
+            reused=self.reused,
+            watched=self.watched if self.executor == "processes" else None,
         )
-    pool = SlotPool(work.window + 1, shared=work.chosen == "processes")
-    crew: Crew
-    if work.chosen == "threads":
-        crew = ThreadCrew(job)
+
+
+def choose_executor(executor: Executor, workers: int, *, releases_gil: bool, reuses: bool) -> ChosenExecutor:
+    """Threads for a dataset that says that its work releases the GIL; processes otherwise.
+
+    What is left to do for a sample whose first part is cached is so short that the GIL would be in the way:
+    processes are a fifth faster then.
+    """
+    if workers == 0:
+        return "inline"
+    if executor == "auto":
+        return "threads" if releases_gil and not reuses else "processes"
+    return executor
+
+
+def start_map(work: Work) -> MapRunner:
+    """A runner for a map-style dataset, ready for orders."""
+    job = work.job()
+    rows = work.batched and work.collate_fn is default_collate and not job.together
+    if work.executor == "inline":
+        return Inline(job, seed=work.seed, rows=rows, bad_samples=work.bad_samples, counters=work.counters)
+    return _engine(work, job, rows=rows, iterable=False)
+
+
+def start_iterable(work: Work) -> IterableRunner:
+    """A runner for an iterable dataset, ready for orders."""
+    job = work.job()
+    if work.executor == "inline":
+        return InlineStream(job, work.counters)
+    return _engine(work, job, rows=False, iterable=True)
+
+
+def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
+    slots = SlotPool(work.window + 1, shared=work.executor == "processes")
+    pool: WorkerPool
+    if work.executor == "threads":
+        pool = ThreadPool(job)
     else:
-        crew = ProcessCrew(job, work.base_seed, work.context, pool)
+        pool = ProcessPool(job, work.base_seed, work.context, slots)
     return Engine(
-        crew,
         pool,
+        slots,
         seed=work.seed,
         window=work.window,
         rows=rows,
         whole=work.worker_init_fn is not None,
-        stream=work.stream,
+        iterable=iterable,
         in_order=work.in_order,
         timeout=work.timeout,
+        watched=job.watched is not None,
         bad_samples=work.bad_samples,
         counters=work.counters,
     )

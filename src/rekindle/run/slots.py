@@ -1,7 +1,7 @@
-"""The memory that batches are written to: anonymous, shared, reused when the last tensor on it is gone.
+"""The memory that batches are written to: anonymous, shared, reused when the last tensor on it is freed.
 
 A slot is a memory file without a name (`memfd`), so there is nothing to clean up after a crash and the size
-of `/dev/shm` does not matter. Its pages are reserved when it is made: a lack of memory is an error here, and
+of `/dev/shm` does not matter. Its pages are reserved when it is created: a lack of memory is an error here,
 never a bus error in a worker.
 """
 
@@ -17,11 +17,12 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.available import available_memory
-from rekindle.errors import OutOfMemoryError
-from rekindle.memory_file import anonymous_file, map_file, reserve
+from rekindle.core.available_memory import available_memory
+from rekindle.core.memfd import anonymous_file, map_file, reserve
+from rekindle.errors import OpenFilesError, OutOfMemoryError
 
 _PAGE = mmap.PAGESIZE
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class Slot:
@@ -36,20 +37,21 @@ class Slot:
         except OSError as error:
             if shared:
                 os.close(self.fd)
-            raise _no_memory(self.nbytes, error) from error
+            raise _no_room(self.nbytes, error) from error
 
     def close(self) -> None:
-        """Let go of the memory; batches that are still held keep their own hold on it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        del self.array
+        """Release the memory; batches that still refer to it keep it mapped."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        vars(self).pop("array", None)
 
 
 def _own_memory(nbytes: int) -> NDArray[np.uint8]:
-    """Memory that no other process sees. It comes in large pages where it can: far quicker to get."""
+    """Memory of this process alone, in huge pages where the kernel has them: far faster to allocate."""
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # A kernel without large pages.
+        with suppress(OSError):  # A kernel without huge pages.
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype=np.uint8)
 
@@ -62,13 +64,19 @@ def _reserved_file(nbytes: int) -> int:
     except OSError as error:
         if fd >= 0:
             os.close(fd)
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, *_TOO_MANY_FILES):
             raise
-        raise _no_memory(nbytes, error) from error
+        raise _no_room(nbytes, error) from error
     return fd
 
 
-def _no_memory(nbytes: int, error: OSError) -> OutOfMemoryError:
+def _no_room(nbytes: int, error: OSError) -> OutOfMemoryError | OpenFilesError:
+    if error.errno in _TOO_MANY_FILES:
+        return OpenFilesError(
+            f"too many files are open to make room for a batch of {nbytes / 2**20:.1f} MiB: "
+            f"{error.strerror}. Each batch in flight takes two, each worker a few. Raise the limit "
+            "(`ulimit -n`), lower num_workers or prefetch_factor, or close files that the dataset opens."
+        )
     return OutOfMemoryError(
         f"no memory for a batch of {nbytes / 2**20:.1f} MiB: {error.strerror}. Lower batch_size, "
         "prefetch_factor or num_workers, or raise the memory limit of this process."
@@ -76,15 +84,15 @@ def _no_memory(nbytes: int, error: OSError) -> OutOfMemoryError:
 
 
 class SlotPool:
-    """Slots that are free, and the rule by which they come back: when nobody refers to them.
+    """Slots for batches; one is free again when no tensor refers to it.
 
-    As many as `keep` stay for batches to come; the memory of more is given back.
+    Up to `keep` free slots are kept for later batches; the memory of more is released.
     """
 
     def __init__(self, keep: int, *, shared: bool = True) -> None:
         self._keep, self._shared = keep, shared
         self._free: deque[Slot] = deque()
-        self._all: dict[int, Slot] = {}
+        self.numbers: set[int] = set()  # of the slots that exist
         self._made = 0
         self.leased = 0
         self.closed = False
@@ -95,15 +103,15 @@ class SlotPool:
             slot = self._free.popleft()
             if slot.nbytes >= nbytes:
                 return slot
-            self._drop(slot)  # Batches have grown: a larger slot takes its place.
+            self._drop(slot)  # Batches have grown: a larger slot replaces it.
         slot = Slot(self._made, nbytes, self._shared)
         self._made += 1
-        self._all[slot.number] = slot
+        self.numbers.add(slot.number)
         return slot
 
     def give_back(self, slot: Slot) -> None:
-        """Free a slot that no batch was made of."""
-        if self.closed or len(self._all) - self.leased > self._keep:
+        """Free a slot that no batch refers to."""
+        if self.closed or len(self.numbers) - self.leased > self._keep:
             self._drop(slot)
         else:
             self._free.append(slot)
@@ -121,15 +129,11 @@ class SlotPool:
         self.give_back(slot)
 
     def _drop(self, slot: Slot) -> None:
-        del self._all[slot.number]
+        self.numbers.discard(slot.number)
         slot.close()
 
-    def has(self, number: int) -> bool:
-        """Whether a slot still exists; the workers' status has a negative number and always does."""
-        return number < 0 or number in self._all
-
     def close(self) -> None:
-        """Free all that is free now; what is leased follows when its lease ends."""
+        """Release all free slots now, and those in use when their last tensor is freed."""
         self.closed = True
         while self._free:
             self._drop(self._free.popleft())

@@ -1,19 +1,20 @@
-"""Page-locked memory for batches on their way to an accelerator."""
+"""Pinned memory for batches on their way to an accelerator."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.utils.data import _utils
 
+from rekindle.core.samples import Batch
 
-def pinner(pin_memory: bool, device: str) -> Callable[[Any], Any] | None:
-    """What puts a batch into page-locked memory, or None if it stays where it is.
 
-    Warns where torch's loader does: the device is not chosen any more, and pinning needs an accelerator.
+def pinner(pin_memory: bool, device: str) -> Callable[[Batch], Batch] | None:
+    """A function that pins a batch's memory, or None if nothing is pinned.
+
+    Warns where torch's loader does: the device is no longer a choice, and pinning needs an accelerator.
     """
     if not pin_memory:
         return None

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import html
 import io
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from rich.console import Console
 from rich.table import Table
 
-from rekindle.counters import Counters, Stage
+from rekindle.core.atomic_file import atomic_write
+from rekindle.core.counters import Counters, Stage
+from rekindle.core.printable import printable
+from rekindle.reuse.report import ReuseReport
 from rekindle.run.bad_samples import BadSample
-from rekindle.tune.reuse_report import ReuseReport
+from rekindle.tune.report_page import PageContent, StageRow, fragment, page
 
 _STAGES = {
-    "load": "data set: read, decode, augment",
+    "load": "dataset: read, decode, augment",
     "collate": "samples into the batch's memory",
     "ship": "memory to tensors",
     "wait": "training loop waited for a batch",
@@ -26,12 +29,21 @@ _STAGES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
-    """Totals since the loader was made: prints as a table, or as plain data, or as a page.
+    """Totals since the loader was made: prints as a table, renders in notebooks, exports to a dict or a page.
 
-    Seconds of `load`, `collate` and `idle` are added up over all workers; the other stages are seconds of
-    the training loop.
+    Seconds of `load`, `collate` and `idle` are summed over all workers; the other stages are seconds of the
+    training loop.
+
+    Example:
+        >>> import rekindle as rk
+        >>> loader = rk.DataLoader(range(8), batch_size=4)
+        >>> batches = list(loader)
+        >>> report = loader.report()
+        >>> report.samples, report.batches, report.stages["load"].calls
+        (8, 2, 8)
+
     """
 
     stages: dict[str, Stage]
@@ -43,8 +55,8 @@ class Report:
     replaced_workers: int
     bad_samples: list[BadSample]
     reuse: ReuseReport | None = None
-    redundancy: dict[str, Any] | None = None  # what became of near-copies
-    importance: dict[str, Any] | None = None  # what the method that chooses samples says about itself
+    redundancy: Mapping[str, object] | None = None  # how near-duplicates were treated
+    importance: Mapping[str, object] | None = None  # what the importance method reports about itself
 
     @classmethod
     def of(
@@ -55,10 +67,10 @@ class Report:
         executor: str,
         bad_samples: list[BadSample],
         reuse: ReuseReport | None = None,
-        importance: dict[str, Any] | None = None,
-        redundancy: dict[str, Any] | None = None,
+        importance: Mapping[str, object] | None = None,
+        redundancy: Mapping[str, object] | None = None,
     ) -> Report:
-        """The report on what these counters say now."""
+        """The report on the present state of these counters."""
         return cls(
             stages={name: replace(getattr(counters, name)) for name in _STAGES},
             samples=counters.samples,
@@ -80,7 +92,7 @@ class Report:
 
     @property
     def wait_share(self) -> float:
-        """The part of the training loop's time that was spent waiting."""
+        """The fraction of the training loop's time that was spent waiting."""
         total = self.wait_seconds + self.stages["consume"].seconds
         return self.wait_seconds / total if total and self.batches else 0.0
 
@@ -107,27 +119,45 @@ class Report:
             "redundancy": self.redundancy,
         }
 
-    def to_html(self, path: str | Path) -> None:
-        """Write the report as a page that needs nothing else."""
-        Path(path).write_text(
-            _page(self._summary(), self._rows(), self._lines(), self.bad_samples), encoding="utf-8"
-        )
+    @overload
+    def to_html(self) -> str: ...
 
-    def __str__(self) -> str:
+    @overload
+    def to_html(self, path: str | os.PathLike[str]) -> None: ...
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """The report as a page that needs nothing else: returned as a string, or written to `path`.
+
+        Args:
+            path: The file to write; None returns the page.
+
+        """
+        text = page(self._content())
+        if path is None:
+            return text
+        with atomic_write(path) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        return None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return fragment(self._content())
+
+    def __repr__(self) -> str:
         table = Table(title=self._summary(), title_justify="left")
         table.add_column("stage")
         for name in ("calls", "seconds", "MB"):
             table.add_column(name, justify="right")
         for row in self._rows():
-            table.add_row(*row)
-        console = Console(file=io.StringIO(), width=100)
+            table.add_row(f"{row.name}: {row.description}", row.calls, row.seconds, row.megabytes)
+        text = io.StringIO()
+        console = Console(file=text, width=100)
         console.print(table)
-        for line in self._lines():
-            console.print(line, markup=False, highlight=False)
+        for note in self._notes():
+            console.print(note, markup=False, highlight=False, emoji=False)
         for bad in self.bad_samples:
-            console.print(f"bad sample {bad.id} in epoch {bad.epoch}: {bad.reason}", markup=False)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return text.rstrip()
+            console.print(f"bad {_described(bad)}", markup=False, highlight=False, emoji=False)
+        return text.getvalue().rstrip()
 
     def _summary(self) -> str:
         parts = [
@@ -141,16 +171,32 @@ class Report:
             parts.append(f"{len(self.bad_samples)} bad samples")
         return " · ".join(parts)
 
-    def _lines(self) -> list[str]:
-        """What there is to say beside the table."""
-        lines = [] if self.reuse is None else self.reuse.lines()
-        told = {"importance": self.importance, "redundancy": self.redundancy}
-        return [*lines, *(_told(name, about) for name, about in told.items() if about is not None)]
+    def _content(self) -> PageContent:
+        figures = {
+            "samples": f"{self.samples:,}",
+            "batches": f"{self.batches:,}",
+            f"workers ({self.executor})": f"{self.workers}",
+            "waiting for batches": f"{self.wait_seconds:.2f} s",
+            "of the training loop's time": f"{self.wait_share:.0%}",
+        }
+        if self.replaced_workers:
+            figures["workers replaced"] = f"{self.replaced_workers}"
+        return PageContent(figures, self._rows(), self._notes(), list(map(_described, self.bad_samples)))
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    def _notes(self) -> list[str]:
+        """What there is to report beside the table."""
+        notes = [] if self.reuse is None else self.reuse.lines()
+        sections = {"importance": self.importance, "redundancy": self.redundancy}
+        for title, values in sections.items():
+            if values is not None:
+                notes.append(f"{title}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
+        return list(map(printable, notes))
+
+    def _rows(self) -> list[StageRow]:
         return [
-            (
-                f"{name}: {_STAGES[name]}",
+            StageRow(
+                name,
+                _STAGES[name],
                 f"{stage.calls:,}",
                 f"{stage.seconds:.3f}",
                 f"{stage.nbytes / 1e6:,.1f}" if stage.nbytes else "",
@@ -159,28 +205,5 @@ class Report:
         ]
 
 
-def _told(what: str, about: dict[str, Any]) -> str:
-    return f"{what}: " + ", ".join(f"{name} {value}" for name, value in about.items())
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 56rem; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { border-bottom: 1px solid #ddd; padding: .4rem .6rem; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-"""
-
-
-def _page(summary: str, rows: list[tuple[str, str, str, str]], lines: list[str], bad: list[BadSample]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("stage", "calls", "seconds", "MB"))
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    found = "".join(f"<li>sample {one.id}, epoch {one.epoch}: {html.escape(one.reason)}</li>" for one in bad)
-    more = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    listed = f"<h2>Bad samples</h2><ul>{found}</ul>" if bad else ""
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Rekindle report</title>"
-        f"<style>{_STYLE}</style></head><body><h1>Rekindle report</h1><p>{html.escape(summary)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}{listed}</body></html>\n"
-    )
+def _described(bad: BadSample) -> str:
+    return printable(f"sample {bad.id} in epoch {bad.epoch}: {bad.reason}")

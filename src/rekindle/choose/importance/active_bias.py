@@ -1,4 +1,4 @@
-"""Active Bias: samples about which the model keeps changing its mind count for more."""
+"""Active Bias: samples whose predictions vary count for more."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.method import Planned, check_whole
+from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.importance.parameter_checks import check_at_least, check_integer
 from rekindle.choose.scores import Scores
-from rekindle.errors import ArgumentError
 
 
 @dataclass
-class ActiveBias:
+class ActiveBias(ImportanceMethod):
     """Weights every sample by how much the probability of its right class has varied so far.
 
     Chang, Learned-Miller, McCallum: "Active Bias: Training More Accurate Neural Networks by Emphasizing High
@@ -23,7 +23,7 @@ class ActiveBias:
         warmup: For how many epochs all weights are 1 (a variance takes at least two).
         smoothness: ε, as a multiple of the mean of the first term over all samples: the paper's is 1.
 
-    Weakness: it leaves nothing out, so it saves no time; it needs some epochs to know variances.
+    Weakness: it leaves no sample out, so it saves no time; variances take some epochs to estimate.
 
     """
 
@@ -32,9 +32,8 @@ class ActiveBias:
     even_batches = True
 
     def __post_init__(self) -> None:
-        check_whole("warmup", self.warmup, 0)
-        if not (isinstance(self.smoothness, int | float) and self.smoothness >= 0):
-            raise ArgumentError(f"smoothness is a number from 0 on, but got {self.smoothness!r}")
+        check_integer("warmup", self.warmup, 0)
+        check_at_least("smoothness", self.smoothness, 0)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples, weighted."""

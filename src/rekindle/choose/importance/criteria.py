@@ -1,14 +1,13 @@
-"""What makes a sample worth training on: IOWA's criteria. Small means unimportant; unknown counts as most."""
+"""How important a sample is: IOWA's criteria. Low is unimportant; unknown counts as most important."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.importance.ranks import percentiles
+from rekindle.choose.importance.percentiles import percentiles
 from rekindle.choose.scores import Scores
 
 CRITERIA = ("cross_entropy", "cross_entropy_of_iowa", "margin", "io")
@@ -24,7 +23,7 @@ def cross_entropy_of_iowa(scores: Scores) -> NDArray[np.float64]:
     """−P(target) · log2 P(target), as IOWA has it.
 
     It falls again below P = 1/e, so samples that the model has very wrong look as unimportant as those that
-    it knows. That spares it wrong labels and costs it hard samples.
+    it knows. That leaves out wrong labels, and hard samples as well.
     """
     probability = _probability(scores)
     return _unless_unknown(-probability * np.log2(probability), scores)
@@ -39,7 +38,7 @@ def margin(scores: Scores) -> NDArray[np.float64]:
 def io(scores: Scores, alpha: float) -> NDArray[np.float64]:
     """1 / (α · time to load + (1 − α) · size), both in units of their mean over all samples.
 
-    The one criterion that lets a clock into the plan. Without a measurement, a sample counts as average.
+    The one criterion that makes the plan depend on a clock. Samples without a measurement count as average.
     """
     cost = alpha * _of_mean(scores.load_seconds) + (1 - alpha) * _of_mean(
         np.where(scores.nbytes >= 0, scores.nbytes, np.nan)
@@ -48,10 +47,10 @@ def io(scores: Scores, alpha: float) -> NDArray[np.float64]:
 
 
 def importance(scores: Scores, criteria: Sequence[str], alpha: float) -> NDArray[np.float64]:
-    """One number a sample: a single criterion as it is; several as the mean of their percentiles.
+    """One number per sample: a single criterion as it is; several as the mean of their percentiles.
 
-    Percentiles, because the criteria have no unit in common. What loading costs counts for as much as all
-    that the model says together.
+    Percentiles, because the criteria have no unit in common. The loading cost counts for as much as all
+    criteria of the model together.
     """
     functions: dict[str, Callable[[Scores], NDArray[np.float64]]] = {
         "cross_entropy": cross_entropy,
@@ -76,7 +75,7 @@ def _unless_unknown(values: NDArray[np.float64], scores: Scores) -> NDArray[np.f
     return np.where(scores.known, values, np.inf)
 
 
-def _of_mean(values: NDArray[Any]) -> NDArray[np.float64]:
-    told = np.isfinite(values)
-    mean = float(values[told].mean(dtype=np.float64)) if told.any() else 0.0
-    return np.where(told, values, mean) / mean if mean > 0 else np.ones(len(values))
+def _of_mean(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    known = np.isfinite(values)
+    mean = float(values[known].mean(dtype=np.float64)) if known.any() else 0.0
+    return np.where(known, values, mean) / mean if mean > 0 else np.ones(len(values))

@@ -1,4 +1,4 @@
-"""InfoBatch: leave out some of what is learnt already, and count the rest of it for more."""
+"""InfoBatch: leave out some of the samples with low losses, and weight the others of them higher."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.draws import share_of
-from rekindle.choose.importance.method import Planned, check_share, check_whole
+from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.importance.parameter_checks import check_integer, check_share
+from rekindle.choose.importance.systematic_sampling import share_of
 from rekindle.choose.scores import Scores
 
 
 @dataclass
-class InfoBatch:
+class InfoBatch(ImportanceMethod):
     """Leaves out a random share of the samples whose last loss is below the mean, without bias.
 
     Qin et al.: "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR'24. Those of
     them that are kept get the weight (how many there are) / (how many are kept), so every sample counts for 1
-    on average, exactly, also where the share is no whole number of samples. Samples that were never measured
-    are always kept.
+    on average, exactly, also where the share is not an integer number of samples. Samples that were
+    never measured are always kept.
 
     Args:
         epochs: How many epochs the training has.
         ratio: The share that is left out of the samples below the mean (ρ).
-        anneal: The share of the epochs, at the end, in which nothing is left out. If that is no whole number
-            of epochs, the one in which it begins leaves out in proportion.
+        anneal: The share of the epochs, at the end, in which nothing is left out. If that is not an
+            integer, the epoch in which it begins leaves out in proportion.
 
-    Weakness: what it saves depends on the losses' distribution and not on a budget; the weights make steps
-    larger, so a learning rate at the edge of stability has to be lowered.
+    Weakness: the saving depends on the distribution of losses and not on a budget; the weights make steps
+    larger, so a learning rate at the limit of stability has to be lowered.
 
     """
 
@@ -36,7 +37,7 @@ class InfoBatch:
     anneal: float = 0.125
 
     def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, 1)
+        check_integer("epochs", self.epochs, 1)
         check_share("ratio", self.ratio, zero=True)
         check_share("anneal", self.anneal, zero=True)
 

@@ -6,24 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.draws import lowest, share_of
-from rekindle.choose.importance.method import Planned, check_share, check_whole, require_logits
+from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.importance.parameter_checks import check_integer, check_share, require_logits
+from rekindle.choose.importance.systematic_sampling import lowest, share_of
 from rekindle.choose.scores import Scores
 
 _REDUCTION = ((0.0, 1.0), (0.3, 0.8), (0.6, 0.6), (0.8, 0.4))
 
 
 @dataclass
-class Kakurenbo:
+class Kakurenbo(ImportanceMethod):
     """Hides the samples of the lowest loss, but not those that were wrong or of little confidence.
 
     Nguyen et al.: "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training", NeurIPS'23. The
     share that is hidden shrinks to 0.8, 0.6 and 0.4 of `hide` after 0.3, 0.6 and 0.8 of the epochs. The paper
     refreshes the losses of hidden samples by passing them through the model at the end of each epoch; here a
-    sample is shown again when it has been hidden for `longest` epochs, so there is nothing to do. (Who wants
-    the paper's way passes them through and reports them with `loader.feedback(ids=…)`: a sample with a new
-    score counts as seen.) The paper also raises the learning rate by 1 / (1 − hidden share); that is left to
-    the scheduler.
+    sample is shown again when it has been hidden for `longest` epochs, so no extra pass is needed.
+    (For the paper's way, pass them through the model and report them with `loader.feedback(ids=…)`: a sample
+    with a new score counts as seen.) The paper also raises the learning rate by 1 / (1 − hidden share); that
+    is left to the scheduler.
 
     Args:
         epochs: How many epochs the training has.
@@ -31,7 +32,7 @@ class Kakurenbo:
         confidence: How probable the right class has to be for a sample to be hidden (the paper's τ).
         longest: For how many epochs a sample is hidden at most.
 
-    Weakness: no correction of the bias; needs logits; early on little is certain, so little is hidden.
+    Weakness: the bias is not corrected; needs logits; early on few samples are confident, so few are hidden.
 
     """
 
@@ -41,10 +42,10 @@ class Kakurenbo:
     longest: int = 3
 
     def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, 1)
+        check_integer("epochs", self.epochs, 1)
         check_share("hide", self.hide, zero=True)
         check_share("confidence", self.confidence, zero=True)
-        check_whole("longest", self.longest, 1)
+        check_integer("longest", self.longest, 1)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples but the hidden ones."""

@@ -1,4 +1,4 @@
-"""Online batch selection: draw by the rank of the last loss, at first eagerly, in the end evenly."""
+"""Online batch selection: draw by the rank of the last loss, with a pressure that falls over the epochs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.draws import lowest, share_of, systematic
-from rekindle.choose.importance.method import Planned, check_share, check_whole
+from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
+from rekindle.choose.importance.systematic_sampling import lowest, share_of, systematic
 from rekindle.choose.scores import Scores
-from rekindle.errors import ArgumentError
 
 
 @dataclass
-class OnlineBatchSelection:
+class OnlineBatchSelection(ImportanceMethod):
     """Draws samples with a probability that falls exponentially with the rank of their last loss.
 
     Loshchilov, Hutter: "Online Batch Selection for Faster Training of Neural Networks", 2015. Of N samples,
@@ -25,11 +25,11 @@ class OnlineBatchSelection:
         epochs: How many epochs the training has.
         pressure: s in the first epoch.
         final_pressure: s in the last epoch.
-        keep: How many samples an epoch has, as a share of all: at 1, as many as there are; hard ones several
-            times, easy ones not at all.
+        keep: How many samples an epoch has, as a share of all: 1 draws as many as there are; hard ones
+            several times, easy ones not at all.
         correct: Whether to give samples the weight 1 / (how often each is drawn on average).
 
-    Weakness: like all that prefer high losses, it dwells on wrong labels; by itself it saves no time.
+    Weakness: like all methods that prefer high losses, it favours wrong labels; with keep=1 it saves no time.
 
     """
 
@@ -40,11 +40,10 @@ class OnlineBatchSelection:
     correct: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, 1)
+        check_integer("epochs", self.epochs, 1)
         check_share("keep", self.keep, above_one=True)
-        for name in ("pressure", "final_pressure"):
-            if not (isinstance(getattr(self, name), int | float) and getattr(self, name) >= 1):
-                raise ArgumentError(f"{name} is a ratio of chances from 1 on, got {getattr(self, name)!r}")
+        check_at_least("pressure", self.pressure, 1)
+        check_at_least("final_pressure", self.final_pressure, 1)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """Samples drawn by rank, some of them several times."""

@@ -1,4 +1,4 @@
-"""A random subset in each epoch: the baseline that every cleverer method has to beat."""
+"""A random subset in each epoch: the baseline that every other method has to beat."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.draws import share_of
-from rekindle.choose.importance.method import Planned, check_share
+from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.importance.parameter_checks import check_share
+from rekindle.choose.importance.systematic_sampling import share_of
 from rekindle.choose.scores import Scores
 
 
 @dataclass
-class RandomSubset:
+class RandomSubset(ImportanceMethod):
     """RS2: another random subset of the samples in every epoch.
 
     Okanovic et al.: "Repeated Random Sampling for Minimizing the Time-to-Accuracy of Learning", ICLR'24.
@@ -20,10 +21,10 @@ class RandomSubset:
     Args:
         keep: The share of the samples that an epoch has.
         cycle: Whether all samples are used before one is used again (the paper's variant without
-            replacement): ⌈1/keep⌉ epochs go through them all, the last one filled up with samples of the
-            first. Without, every epoch draws from all samples.
+            replacement): ⌈1/keep⌉ epochs cover them all, the last one filled up with samples of the first.
+            Without, every epoch draws from all samples.
 
-    Weakness: it knows nothing, so it gains nothing but the smaller budget; what it loses, it loses evenly.
+    Weakness: it uses no feedback, so all it gains is the smaller budget.
 
     """
 

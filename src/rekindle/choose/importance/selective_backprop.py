@@ -1,4 +1,4 @@
-"""Selective back-propagation: a sample's chance grows with the percentile of its loss."""
+"""Selective backprop: a sample's chance to be kept grows with the percentile of its loss."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.draws import capped, share_of, systematic
-from rekindle.choose.importance.method import Planned, check_share, check_whole
-from rekindle.choose.importance.ranks import percentiles
+from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
+from rekindle.choose.importance.percentiles import percentiles
+from rekindle.choose.importance.systematic_sampling import capped, share_of, systematic
 from rekindle.choose.scores import Scores
-from rekindle.errors import ArgumentError
 
 
 @dataclass
-class SelectiveBackprop:
+class SelectiveBackprop(ImportanceMethod):
     """Keeps a sample with the probability percentile(loss)^β ("biggest losers").
 
     Jiang et al.: "Accelerating Deep Learning by Focusing on the Biggest Losers", 2019. The paper passes every
@@ -28,8 +28,12 @@ class SelectiveBackprop:
         keep: The share of the samples to keep instead of 1 / (β + 1): chances are scaled to it.
         warmup: For how many epochs all samples are used first.
         correct: Whether to give samples the weight 1 / chance, which removes the bias and adds variance.
+        floor: The least chance of a sample with `correct`, before all are scaled to `keep`. percentile^β
+            gets as close to 0 as there are samples; its inverse as a weight can reach 10⁹, and would make one
+            sample the whole batch. So no weight is above 1 / floor, and a little more is kept (26 % in place
+            of 25 %).
 
-    Weakness: it dwells on wrong labels and outliers; a low loss that has risen since is found late.
+    Weakness: it favours wrong labels and outliers; a low loss that has risen since is found late.
 
     """
 
@@ -37,20 +41,23 @@ class SelectiveBackprop:
     keep: float | None = None
     warmup: int = 1
     correct: bool = False
+    floor: float = 0.05
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.beta, int | float) and self.beta >= 0):
-            raise ArgumentError(f"beta is a power from 0 on, but got {self.beta!r}")
+        check_at_least("beta", self.beta, 0)
         if self.keep is not None:
             check_share("keep", self.keep)
-        check_whole("warmup", self.warmup, 0)
+        check_integer("warmup", self.warmup, 0)
+        check_share("floor", self.floor)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
-        """Samples drawn by their chances; their number is not left to chance."""
+        """Samples drawn by their chances; how many are drawn is not random."""
         if epoch < self.warmup:
             return np.arange(len(scores)), None
         loss = np.where(scores.known, scores.loss, np.inf)
         chances = percentiles(loss) ** self.beta
+        if self.correct:
+            chances = np.maximum(chances, self.floor)
         if self.keep is not None:
             chances = capped(chances, max(1, share_of(len(scores), self.keep)))
         uniforms = scores.uniforms(epoch)

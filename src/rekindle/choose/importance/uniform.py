@@ -1,4 +1,4 @@
-"""All samples, every epoch: what every method is compared to."""
+"""All samples in every epoch: what every method is compared to."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.choose.importance.method import Planned
+from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.scores import Scores
 
 
 @dataclass
-class Uniform:
-    """Every sample once an epoch, at the weight 1; feedback is kept, and not needed.
+class Uniform(ImportanceMethod):
+    """Every sample once per epoch, with weight 1; feedback is recorded, but not needed.
 
-    Weakness: it spends as much on what the model knows as on what it does not.
+    Weakness: it spends as much on samples that the model knows as on those that it does not.
     """
 
     needs_feedback = False

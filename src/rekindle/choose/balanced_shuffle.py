@@ -1,0 +1,86 @@
+"""Cache-aware shuffle: every batch has the same share of the work.
+
+Samples that must be recomputed cost far more than cached ones. In a plain shuffle their number varies from
+batch to batch, and the accelerator waits for the batches that have many. Here they are spread evenly: every
+batch gets the same number of them (give or take one), and if the cost of each is known, every batch gets
+about the same sum of costs. Which samples share a batch is random otherwise, and so is the order within it:
+what pairs neighbours (MixUp, CutMix) pairs recomputed and cached samples as chance has it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.core import counter_rng
+
+
+def balanced_order(
+    fresh: NDArray[np.bool_],
+    batch_size: int,
+    *,
+    seed: int,
+    epoch: int,
+    costs: NDArray[np.float32] | None = None,
+    world: int = 1,
+) -> NDArray[np.int64]:
+    """The samples' rows, in an order whose batches each have the same share of the `fresh` ones.
+
+    `costs` is what each sample costs to compute; without it, only numbers are balanced. The order is dealt to
+    `world` ranks in turn, in batches of `batch_size`, and the batches of all ranks are alike.
+    """
+    size = len(fresh)
+    shuffled = counter_rng.permutation(size, seed, epoch)
+    is_fresh = fresh[shuffled]
+    misses, hits = shuffled[is_fresh], shuffled[~is_fresh]
+    by_rank = np.concatenate([np.arange(rank, size, world) for rank in range(world)])
+    # Of the first n positions, rank by rank, ⌊n · misses / size⌋ are for misses.
+    before = np.arange(size + 1) * len(misses) // max(size, 1)
+    for_misses = before[1:] > before[:-1]
+    if costs is not None:
+        misses = misses[_dealt(costs[misses], before[_batch_ends(size, batch_size, world)])]
+    balanced = np.empty(size, dtype=np.int64)
+    balanced[for_misses], balanced[~for_misses] = misses, hits
+    order = np.empty(size, dtype=np.int64)
+    order[by_rank] = balanced[_shuffled_within(_batch_ends(size, batch_size, world), seed, epoch)]
+    return order
+
+
+def _batch_ends(size: int, batch_size: int, world: int) -> NDArray[np.int64]:
+    """Where batches end, if the positions of one rank come after those of the other."""
+    starts = np.cumsum([0, *(len(range(rank, size, world)) for rank in range(world))])
+    ends = [np.arange(start + batch_size, stop, batch_size) for start, stop in pairwise(starts)]
+    return np.unique(np.concatenate([*ends, starts[1:]]))
+
+
+def _shuffled_within(ends: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+    """Positions in an order that is random within each of the segments that end at `ends`."""
+    segments = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    keys = counter_rng.seeds(seed, np.arange(len(segments)), epoch, counter_rng.Step.ROWS)
+    return np.lexsort((keys, segments))
+
+
+def _dealt(costs: NDArray[np.float32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Samples in an order in which the costs of the segments that end at `ends` add up alike.
+
+    Samples come in random order and are dealt in rounds of one for each segment; in each round the costliest
+    goes to the segment that has had the least so far.
+    """
+    shares = np.diff(ends, prepend=0)
+    rounds = int(shares.max(initial=0))
+    dealt = np.empty(len(costs), dtype=np.int64)
+    sums, counts = np.zeros(len(shares)), np.zeros(len(shares), dtype=np.int64)
+    start = 0
+    for number in range(rounds):
+        # A segment with a smaller share sits out some rounds, evenly spread.
+        due = (number + 1) * shares // rounds
+        takers = np.flatnonzero(due > counts)
+        poorest = takers[np.argsort(sums[takers] / np.maximum(counts[takers], 1), kind="stable")]
+        given = start + np.argsort(-costs[start : start + len(takers)], kind="stable")
+        dealt[ends[poorest] - shares[poorest] + counts[poorest]] = given
+        sums[poorest] += costs[given]
+        counts = due
+        start += len(takers)
+    return dealt

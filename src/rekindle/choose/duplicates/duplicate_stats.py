@@ -1,0 +1,47 @@
+"""What became of the near-duplicates in a loader's epochs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose.batch_orders import BatchOrder
+from rekindle.choose.duplicates.substitution import reads_saved
+from rekindle.choose.plan import EpochPlan
+from rekindle.choose.refresh_schedule import Refresh
+
+
+class DuplicateStats:
+    """Counts how often each sample was yielded, how often one was substituted, and the reads that saved."""
+
+    def __init__(self, size: int) -> None:
+        self._yielded = np.zeros(size, dtype=np.int64)
+        self.substituted = self.reads_saved = 0
+        self._plan: EpochPlan | None = None  # whose reads are computed already
+        self._saved: NDArray[np.int8] | None = None
+
+    def record(
+        self,
+        order: BatchOrder,
+        ids: NDArray[np.int64],
+        plain: Refresh | None,
+        uses: NDArray[np.int64] | None,
+    ) -> None:
+        """Count a yielded batch; `plain` is the schedule without substitution, `uses` as in `Scores`."""
+        np.add.at(self._yielded, ids, 1)
+        plan = order.plan
+        if plan is None or plan.substituted_ids is None or plain is None:
+            return
+        if plan is not self._plan or self._saved is None:
+            turns = plan.epoch if uses is None else uses[plan.substituted_ids] - 1
+            self._plan, self._saved = plan, reads_saved(plan, plain, turns)
+        rows = plan.rows(order.step)
+        self.substituted += int((plan.substituted_ids[rows] != plan.ids[rows]).sum())
+        self.reads_saved += int(self._saved[rows].sum())
+
+    def inclusion(self, duplicates: NDArray[np.bool_]) -> dict[str, int]:
+        """How many of the samples with near-duplicates were yielded how often."""
+        counts = Counter(self._yielded[duplicates].tolist())
+        return {str(times): count for times, count in sorted(counts.items())}

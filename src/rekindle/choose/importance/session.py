@@ -1,0 +1,112 @@
+"""A method that chooses samples, at work on one loader: feedback in, the next epoch's choice out."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+from rekindle.choose import distributed
+from rekindle.choose.batch_orders import YieldedBatch
+from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.importance.epoch_choice import choose_samples
+from rekindle.choose.importance.epoch_findings import EpochFindings
+from rekindle.choose.importance.feedback_intake import FeedbackIntake
+from rekindle.choose.importance.method import EpochPlanner, Parameter, as_method, name_of, parameters_of
+from rekindle.choose.scores import Findings, Scores
+from rekindle.choose.selection import Choice
+from rekindle.core.counters import Counters
+from rekindle.errors import FeedbackError
+
+
+class SessionProgress(NamedTuple):
+    """How far a session has got, beside what the method itself remembers."""
+
+    scores: Scores
+    epoch: int  # that the choice is for; −1 before the first
+    choice: Choice | None
+    findings: Findings  # of that epoch so far
+
+
+class ImportanceSession:
+    """The scores, the current epoch's choice, and what was found in that epoch so far."""
+
+    def __init__(
+        self,
+        method: EpochPlanner,
+        size: int,
+        seed: int,
+        counters: Counters,
+        duplicates: DuplicatePolicy | None = None,
+    ) -> None:
+        # A method may remember things, and be given to other loaders as well.
+        self.method = as_method(copy.deepcopy(method))
+        self.name = name_of(self.method)
+        self.duplicates = duplicates
+        self.scores = Scores.unknown(size, seed)
+        self.epoch = -1
+        self.choice: Choice | None = None
+        self._collect_from(counters)
+
+    def _collect_from(self, counters: Counters) -> None:
+        self.intake = FeedbackIntake(len(self.scores))
+        self._findings = EpochFindings(self.intake.feedback, counters)
+
+    def choose(self, epoch: int, *, ended: bool = False) -> Choice:
+        """The samples of an epoch. `ended` says that the one before it was iterated to its end."""
+        if self.choice is None or self.epoch != epoch:
+            # Before the first epoch ranks do not wait for each other.
+            if self.epoch >= 0 or distributed.rank_and_world()[1] == 1:
+                self._update_scores(ended)
+            self.choice = choose_samples(self.method, epoch, self.scores, self.duplicates)
+            self.epoch = epoch
+        self._findings.time_loads(self.method.wants_load_times(epoch))
+        return self.choice
+
+    def _update_scores(self, ended: bool) -> None:
+        found = distributed.gathered(self._findings.collect())
+        if ended and not len(found.measured.ids) and self.method.needs_feedback:
+            raise FeedbackError(
+                f"importance={self.name} chooses samples by how the model does on them, but no feedback was "
+                f"reported for epoch {self.epoch}. Call loader.feedback(losses=…), or (logits=…, targets=…), "
+                "after each batch, or leave out importance=."
+            )
+        self.scores.update(self.epoch, found)
+        self._findings.restart()
+
+    def report_feedback(
+        self, last: YieldedBatch | None, losses: object, logits: object, targets: object, ids: object
+    ) -> None:
+        """Take a report of the training loop; on the batch yielded `last`, if there are no `ids`."""
+        self.intake.report(last, self.scores.turns, losses, logits, targets, ids)
+
+    def summary(self) -> dict[str, object]:
+        """The report's entry."""
+        return {
+            "method": self.name,
+            "epoch": self.epoch,
+            "samples chosen": 0 if self.choice is None else len(self.choice.ids),
+            "samples scored": int(self.scores.known.sum()),
+            **self.method.describe(),
+        }
+
+    @property
+    def identity(self) -> dict[str, Parameter]:
+        """What a checkpoint must agree with."""
+        return {"method": self.name, **parameters_of(self.method)}
+
+    def progress(self) -> SessionProgress:
+        """How far the session has got; copies feedback from wherever its tensors are."""
+        return SessionProgress(self.scores, self.epoch, self.choice, self._findings.collect())
+
+    def resume(self, progress: SessionProgress) -> None:
+        """Continue from there; what was found before is dropped."""
+        self.scores, self.epoch, self.choice = progress.scores, progress.epoch, progress.choice
+        self._findings.restart(progress.findings)
+
+    def copied(self, counters: Counters) -> ImportanceSession:
+        """The same for a copy of the loader, which has counters of its own."""
+        other = copy.copy(self)
+        other.method, scores = copy.deepcopy((self.method, self.scores))
+        other._collect_from(counters)
+        other.resume(self.progress()._replace(scores=scores))
+        return other

@@ -1,0 +1,257 @@
+"""What a checkpoint holds of an importance session: scores, the epoch's choice, feedback not taken in yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypedDict, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rekindle.choose.distributed import rank_and_world
+from rekindle.choose.importance.method import ImportanceMethod, Parameter, name_of
+from rekindle.choose.importance.session import ImportanceSession, SessionProgress
+from rekindle.choose.position import Position
+from rekindle.choose.scores import Findings, Loaded, Measured, Scores
+from rekindle.choose.selection import Choice
+from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
+from rekindle.errors import StateError
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+class ImportanceState(TypedDict):
+    """Numbers, strings and tensors, in dictionaries and lists."""
+
+    method: dict[str, Parameter]  # its name and parameters
+    scores: dict[str, torch.Tensor]
+    seconds: list[float]  # waiting and working, as in the scores
+    epoch: int
+    world: int
+    ids: torch.Tensor | None
+    weights: torch.Tensor | None
+    even_batches: bool
+    measured: dict[str, torch.Tensor]  # in this epoch so far, as are those that follow
+    loaded: dict[str, torch.Tensor]
+    open_seconds: list[float]
+    own: object  # what the method itself remembers
+
+
+def save(session: ImportanceSession) -> ImportanceState:
+    """The state of a session."""
+    scores, epoch, choice, found = session.progress()
+    return {
+        "method": session.identity,
+        "scores": {name: _tensor(array) for name, array in scores.arrays().items()},
+        "seconds": [scores.wait_seconds, scores.work_seconds],
+        "epoch": epoch,
+        "world": 1 if choice is None else choice.world,
+        "ids": None if choice is None else _tensor(choice.ids),
+        "weights": None if choice is None else _tensor(choice.weights),
+        "even_batches": choice is not None and choice.even_batches,
+        "measured": {name: _tensor(array) for name, array in found.measured._asdict().items()},
+        "loaded": {name: _tensor(array) for name, array in found.loaded._asdict().items()},
+        "open_seconds": [found.wait_seconds, found.work_seconds],
+        "own": _as_tensors(session.method.state_dict()),
+    }
+
+
+def load(session: ImportanceSession, state: object, seed: int) -> None:
+    """Continue a session from a saved state; StateError, naming the field, if the state does not fit."""
+    fields = StateFields(state, "importance_state")
+    here, saved = session.identity, fields.get("method")
+    if not _is_same(saved, here):
+        raise StateError(
+            f"importance: the checkpoint was saved with {_described(saved)}, this loader has {here!r}. "
+            "Create the loader with the same importance=, or do not load this checkpoint."
+        )
+    size = len(session.scores)
+    scores = _scores(fields, size, seed)
+    choice = _choice(fields, scores.turns)
+    measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
+    wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
+    epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)
+    if (epoch == -1) != (choice is None):
+        fields.refuse("epoch", f"a choice of samples for epoch {epoch}")
+    _load_own(session.method, fields, size)
+    findings = Findings(measured, loaded, wait_seconds, work_seconds)
+    session.resume(SessionProgress(scores, epoch, choice, findings))
+
+
+def steps_at(session: ImportanceSession, position: Position, batch_size: int, drop_last: bool) -> int:
+    """How many batches the epoch at a position has; StateError if the session has no choice for it."""
+    if session.choice is not None and session.epoch == position.epoch:
+        return session.choice.steps(batch_size, drop_last)
+    if position.step or position.ahead:
+        raise StateError(
+            f"importance: the checkpoint has samples for epoch {session.epoch}, but its position is in epoch "
+            f"{position.epoch}"
+        )
+    return 0
+
+
+def _scores(fields: StateFields, size: int, seed: int) -> Scores:
+    scores, saved = Scores.unknown(size, seed), fields.inner("scores")
+    for name, array in scores.arrays().items():
+        array[:] = _checked(saved, name, array.dtype, size)
+    known = scores.known
+    for name in ("loss", "probability"):
+        if (np.isfinite(getattr(scores, name)) != known).any():
+            saved.refuse(name, "expected a number for each sample that was measured, and NaN for all others")
+    if (scores.squares > scores.count + 1).any():
+        saved.refuse("squares", "larger than the squares of so many probabilities can be")
+    scores.wait_seconds, scores.work_seconds = fields.seconds("seconds", 2)
+    return scores
+
+
+def _choice(fields: StateFields, turns: NDArray[np.int64]) -> Choice | None:
+    if fields.get("ids") is None:
+        return None
+    ids = _ids(fields, len(turns))
+    if not len(ids):
+        fields.refuse("ids", "a choice of no samples")
+    if (turns[ids] < 1).any():
+        fields.refuse("ids", "samples are chosen that were never used, by scores.turns")
+    weights = fields.array("weights", np.dtype(np.float32), len(ids), within="samples are chosen")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        fields.refuse("weights", "some are negative or not finite")
+    (rank, world), saved_world = rank_and_world(), fields.integer("world", least=1)
+    if saved_world != world:
+        raise StateError(
+            f"importance: the checkpoint was saved by one of {saved_world} ranks, this run has {world}. "
+            "Save it between two trainings, or resume with as many ranks."
+        )
+    return Choice(ids, weights, turns[ids] - 1, fields.boolean("even_batches"), rank, world)
+
+
+def _measured(fields: StateFields, size: int) -> Measured:
+    ids = _ids(fields, size)
+    return Measured(
+        ids=ids,
+        loss=fields.array("loss", np.dtype(np.float32), len(ids)),  # Those that are not finite do not count.
+        probability=_checked(fields, "probability", np.dtype(np.float32), len(ids)),
+        rival=_checked(fields, "rival", np.dtype(np.float32), len(ids)),
+        correct=_checked(fields, "correct", np.dtype(np.int8), len(ids)),
+        age=_checked(fields, "age", np.dtype(np.int32), len(ids)),
+    )
+
+
+def _loaded(fields: StateFields, size: int) -> Loaded:
+    ids = _ids(fields, size)
+    seconds = _checked(fields, "load_seconds", np.dtype(np.float32), len(ids), "seconds")
+    return Loaded(ids, seconds, _checked(fields, "nbytes", np.dtype(np.int64), len(ids)))
+
+
+def _load_own(method: ImportanceMethod, fields: StateFields, size: int) -> None:
+    name = name_of(method)
+    try:
+        own = _as_arrays(fields.get("own"))
+    except (RecursionError, RuntimeError, TypeError) as error:
+        fields.refuse("own", f"{name} cannot use the state that was saved: {type(error).__name__}")
+    if own is None and method.state_dict() is None:
+        return
+    if not isinstance(own, dict):
+        fields.refuse("own", f"expected the state that {name} saved as its own, but got {shown(own)}")
+    for key, value in own.items():
+        if isinstance(value, np.ndarray) and value.ndim and len(value) != size:
+            fields.refuse(f"own.{shown(key)}", f"{len(value)} entries, but there are {size} samples")
+    try:
+        method.load_state_dict(own)
+    except StateError:
+        raise
+    except Exception as error:
+        raise StateError(f"importance: {name} cannot use the state that was saved: {error!r}") from error
+
+
+def _ids(fields: StateFields, size: int) -> NDArray[np.int64]:
+    ids = fields.array("ids", np.dtype(np.int64))
+    if len(ids) and not (ids.min() >= 0 and ids.max() < size):
+        fields.refuse("ids", f"they range from {ids.min()} to {ids.max()}, but there are {size} samples")
+    return ids
+
+
+class _Range(NamedTuple):
+    least: float
+    most: float
+    or_nan: bool = False  # for what is not known
+
+
+_PROBABILITY = _Range(0, 1.001, or_nan=True)  # with what rounding adds
+_SECONDS = _Range(0, float(np.finfo(np.float32).max), or_nan=True)
+_COUNT = _Range(0, MOST_EPOCHS)
+# What is within these can be computed with: nothing overflows, no weight becomes NaN.
+_RANGES = {
+    "loss": _Range(-float(np.finfo(np.float32).max), float(np.finfo(np.float32).max), or_nan=True),
+    "probability": _PROBABILITY,
+    "rival": _PROBABILITY,
+    "correct": _Range(-1, 1),
+    "epoch": _Range(-1, MOST_EPOCHS),
+    "age": _Range(-1, MOST_EPOCHS),
+    "count": _COUNT,
+    "mean": _Range(0, 1.001),
+    "squares": _Range(0, MOST_EPOCHS),
+    "forgotten": _COUNT,
+    "load_seconds": _SECONDS,
+    "nbytes": _Range(-1, MOST),
+    "loads": _COUNT,
+    "uses": _COUNT,
+    "turns": _COUNT,
+}
+
+
+def _checked(
+    fields: StateFields, kind: str, dtype: np.dtype[_Scalar], length: int, name: str = ""
+) -> NDArray[_Scalar]:
+    """A field of this kind with a number for each of so many samples, all of them in its range."""
+    name, (least, most, or_nan) = name or kind, _RANGES[kind]
+    array = fields.array(name, dtype, length, within="samples are there")
+    numbers: NDArray[Any] = array
+    right = (numbers >= least) & (numbers <= most)
+    if not (right | np.isnan(numbers) if or_nan else right).all():
+        fields.refuse(name, f"expected numbers from {least:g} to {most:g}" + or_nan * " or NaN")
+    return array
+
+
+def _is_same(saved: object, here: object) -> bool:
+    """Whether a saved value is this plain one; never compares anything else."""
+    if isinstance(here, dict):
+        return (
+            type(saved) is dict
+            and _is_same(list(saved), list(here))
+            and _is_same([*saved.values()], [*here.values()])
+        )
+    if isinstance(here, list):
+        return type(saved) is list and len(saved) == len(here) and all(map(_is_same, saved, here))
+    if type(saved) not in (bool, int, float, str, type(None)) or isinstance(saved, bool) != isinstance(
+        here, bool
+    ):
+        return False
+    return saved == here
+
+
+def _described(saved: object) -> str:
+    """The parameters of a method in a message."""
+    if not isinstance(saved, dict):
+        return shown(saved)
+    return "{" + ", ".join(f"{shown(name)}: {shown(value)}" for name, value in saved.items()) + "}"
+
+
+def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array).copy())
+
+
+def _as_tensors(own: object) -> object:
+    if isinstance(own, Mapping):
+        return {name: _as_tensors(value) for name, value in own.items()}
+    return _tensor(own) if isinstance(own, np.ndarray) else own
+
+
+def _as_arrays(own: object) -> object:
+    if isinstance(own, dict):
+        return {name: _as_arrays(value) for name, value in own.items()}
+    if not isinstance(own, torch.Tensor):
+        return own
+    if own.dim() and not own.is_contiguous():
+        raise TypeError("a tensor without numbers of its own")
+    return own.detach().cpu().numpy().copy()

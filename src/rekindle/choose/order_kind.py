@@ -1,0 +1,19 @@
+"""The four ways in which a loader's order comes about."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class OrderKind(Enum):
+    """Who decides which sample comes when. The values are what a checkpoint holds."""
+
+    SHUFFLED = "shuffled"  # our own permutation
+    SEQUENTIAL = "sequential"
+    SAMPLER = "sampler"  # the user's sampler, batch sampler or generator
+    ITERABLE = "iterable"  # an IterableDataset itself
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the order is our own, and known before the epoch starts."""
+        return self in (OrderKind.SHUFFLED, OrderKind.SEQUENTIAL)

@@ -1,0 +1,77 @@
+"""The epoch that a script tells its sampler: `sampler.set_epoch(n)` makes it the loader's next one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from rekindle.choose.partition import layers
+from rekindle.choose.planned_sampler import PlannedSampler
+from rekindle.core.state_fields import MOST_EPOCHS
+
+Result = TypeVar("Result")
+
+
+class EpochSampler(Protocol):
+    """A sampler that is told its epoch, as torch's DistributedSampler is."""
+
+    epoch: int
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`."""
+
+
+def told_sampler(sampler: object) -> EpochSampler | None:
+    """The sampler, or the first one within it, that is told its epoch."""
+    for layer in layers(sampler):
+        if callable(getattr(layer, "set_epoch", None)) and type(getattr(layer, "epoch", None)) is int:
+            told: EpochSampler = layer  # type: ignore[assignment]
+            return told
+    return None
+
+
+class ToldEpoch:
+    """Notices what epoch a sampler was told, and not what a pass over it made of that itself.
+
+    A sampler that is never told stays at epoch 0 and says nothing of the loader's epochs.
+    """
+
+    def __init__(self, sampler: object = None) -> None:
+        told = told_sampler(sampler)
+        # Not a reference of its own: a sampler may know its loader, which must be able to go.
+        self._sampler = None if told is None else _weakly(told)
+        self._seen = 0
+
+    def is_of(self, sampler: object) -> bool:
+        """Whether this is about a sampler."""
+        return told_sampler(sampler) is (None if self._sampler is None else self._sampler())
+
+    def news(self) -> int | None:
+        """The epoch, if the sampler was told another one since this was asked last."""
+        now = self._now()
+        before, self._seen = self._seen, now
+        return now if now != before and 0 <= now <= MOST_EPOCHS else None
+
+    def during(self, draw: Callable[[], Result]) -> Result:
+        """What drawing from the sampler gives; if that changes its epoch, it is no news."""
+        before = self._now()
+        try:
+            return draw()
+        finally:
+            now = self._now()
+            if now != before:
+                self._seen = now
+
+    def _now(self) -> int:
+        sampler = None if self._sampler is None else self._sampler()
+        if sampler is None:
+            return self._seen
+        return sampler.told if isinstance(sampler, PlannedSampler) else sampler.epoch
+
+
+def _weakly(sampler: EpochSampler) -> Callable[[], EpochSampler | None]:
+    try:
+        return weakref.ref(sampler)
+    except TypeError:  # Its class has no room for that.
+        return lambda: sampler

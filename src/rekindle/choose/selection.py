@@ -1,0 +1,90 @@
+"""Which samples an epoch has, and at what weight: before they are ordered, batched and dealt to ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose.plan import EpochPlan, PlanArguments, batches_per_epoch, plan_epoch
+from rekindle.core import counter_rng
+from rekindle.errors import ArgumentError
+
+
+class Choice(NamedTuple):
+    """The samples of one epoch, for all ranks together; `rank` is the one whose share is planned.
+
+    `uses` says in how many of the epochs before each was chosen. `even_batches` asks for weights whose mean
+    is 1 in every batch.
+    """
+
+    ids: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    uses: NDArray[np.int64]
+    even_batches: bool = False
+    rank: int = 0
+    world: int = 1
+
+    def plan(self, **arguments: Unpack[PlanArguments]) -> EpochPlan:
+        """The plan of this rank's share; `arguments` as `plan_epoch` takes them."""
+        plan = plan_epoch(
+            rank=self.rank,
+            world=self.world,
+            ids=self.ids,
+            weights=self.weights,
+            uses=self.uses,
+            **arguments,
+        )
+        return plan.with_mean_weight_of_one() if self.even_batches else plan
+
+    def steps(self, batch_size: int, drop_last: bool) -> int:
+        """How many batches this rank's share has."""
+        share = len(range(self.rank, len(self.ids), self.world))
+        return batches_per_epoch(share, batch_size, drop_last)
+
+    def shared_evenly(self, seed: int, epoch: int) -> Choice:
+        """The same with as many samples as the ranks can share evenly, so that all have the same steps.
+
+        The few samples added are in the choice already; their weight is divided between their occurrences, so
+        that each counts for as much as before.
+        """
+        missing = -len(self.ids) % self.world
+        if not missing:
+            return self
+        count = len(self.ids)
+        again = counter_rng.permutation(count, seed, epoch)[np.arange(missing) % count]
+        share = 1 + np.bincount(again, minlength=count)
+        weights = (self.weights / share).astype(np.float32)
+        return self._replace(
+            ids=np.concatenate([self.ids, self.ids[again]]),
+            weights=np.concatenate([weights, weights[again]]),
+            uses=np.concatenate([self.uses, self.uses[again]]),
+        )
+
+
+def validated(planned: object, size: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The ids and weights that a method's `plan` returned; ArgumentError, naming it, if they are unusable."""
+
+    def error(problem: str) -> ArgumentError:
+        return ArgumentError(
+            f"{name}.plan must return (indices, weights), with None for weights of 1; {problem}. "
+            f"The dataset has {size} samples."
+        )
+
+    if not isinstance(planned, tuple) or len(planned) != 2:
+        raise error(f"got {planned!r}")
+    ids = np.asarray(planned[0])
+    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
+        raise error(
+            f"for the indices, expected a non-empty 1-D integer array, got {ids.dtype} of shape {ids.shape}"
+        )
+    outside = (ids < 0) | (ids >= size)
+    if outside.any():
+        raise error(f"index {ids[outside][0]} is out of range")
+    weights = np.ones(len(ids)) if planned[1] is None else np.asarray(planned[1])
+    if weights.shape != ids.shape or weights.dtype.kind not in "iuf":
+        raise error(f"got {len(ids)} indices, but weights of {weights.dtype} and shape {weights.shape}")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise error("some weights are negative or not finite")
+    return ids.astype(np.int64), weights.astype(np.float32)

@@ -1,0 +1,326 @@
+"""The order that a user's own sampler gives, exactly as torch would follow it, and resumable."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, NamedTuple, Protocol, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import BatchSampler
+
+from rekindle.choose.batch_orders import BatchOrder, EndOfEpoch, planned_order, unplanned_order
+from rekindle.choose.draws import DrawCounts
+from rekindle.choose.partition import share_of
+from rekindle.choose.plan import EpochPlan
+from rekindle.choose.planned_sampler import set_epoch_within
+from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.sampler_epochs import ToldEpoch
+from rekindle.choose.sampler_generators import GLOBAL, generators_of, same_states, set_generators
+from rekindle.core.counter_rng import NEXT_DRAW
+from rekindle.core.samples import Index
+from rekindle.errors import ArgumentError
+
+_RECENT = 256  # samples
+
+
+class StatefulSampler(Protocol):
+    """A sampler that can be resumed, as torchdata and Hugging Face define it."""
+
+    def state_dict(self) -> object:
+        """Where it stands."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from there."""
+
+
+@dataclass
+class SamplerState:
+    """What it takes to go on with a user's sampler: after `step` batches, or at the next epoch (None)."""
+
+    step: int | None
+    start: dict[str, torch.Tensor]  # the generators, when the epoch began
+    sampler: object = None  # what its own `state_dict` gave
+    seen: int = 0  # samples drawn so far
+    base_seed: int = 0  # what the workers were seeded with
+    draws_seed: bool = True  # that seed was drawn from the same generator, as torch does
+    draws: dict[str, torch.Tensor] | None = None  # how often samples were drawn, where that is not replayed
+
+
+class SamplerOrders:
+    """An epoch of a sampler (or batch sampler) that is not ours; an iterator of orders.
+
+    Torch's order depends on the generators at the moment an epoch begins, so what they were is kept, and a
+    resumed epoch begins from there: the sampler's indices are drawn again and those that were used already
+    are passed over, without loading a sample. A sampler with `state_dict` and `load_state_dict` is resumed
+    by these instead.
+
+    Each draw of a sample is a view of its own, on every rank: see `share_of`.
+    """
+
+    def __init__(
+        self,
+        sampler: Iterable[Index],
+        *,
+        batched: bool,
+        epoch: int,
+        generator: torch.Generator | None,
+        base_seed: int | None = None,
+        resume: SamplerState | None = None,
+        without: Collection[int] = (),
+        keep_recent: bool = False,
+        refresh: Refresh | None = None,
+        plan_of: Callable[[NDArray[np.int64]], EpochPlan] | None = None,
+        told: ToldEpoch | None = None,
+    ) -> None:
+        """`base_seed` is what persistent workers were seeded with already: torch draws no other.
+
+        `without` are steps that were yielded before, out of order. `keep_recent` has each order name the
+        samples before it, which may be substitutes for one that fails. `refresh` says when cached parts are
+        recomputed. `plan_of` makes a plan of the samples of an epoch: all are drawn at once then. `told` must
+        not take for news what a pass makes of the sampler's epoch.
+        """
+        set_epoch_within(sampler, epoch)
+        self._told = ToldEpoch(sampler) if told is None else told
+        self._refresh, self._plan_of = refresh, plan_of
+        self._plan: EpochPlan | None = None
+        self._sampler = sampler
+        self._batched, self._epoch, self._generator = batched, epoch, generator
+        self._without = frozenset(without)
+        self._stateful = _stateful_part(sampler)
+        self._first_state: object = None  # the sampler's, when an epoch began that is planned as a whole
+        self._recent: deque[Index] | None = deque(maxlen=_RECENT) if keep_recent else None
+        self._ended = False
+        self._share = share_of(sampler)
+        self._counts = DrawCounts()
+        self._endless = not isinstance(sampler, Sized)
+        self._step = self._seen = 0
+        self._draws_seed = base_seed is None
+        self.base_seed = 0 if base_seed is None else base_seed
+        if resume is not None and resume.step is None:
+            self._go_back_to(resume)
+            resume = None
+        self._start = generators_of(sampler, generator)
+        if resume is None:
+            self._iterator = self._told.during(self._begin)
+        else:
+            assert resume.step is not None
+            self._step, self._start = resume.step, resume.start
+            self.base_seed, self._draws_seed = resume.base_seed, resume.draws_seed
+            self._iterator = self._told.during(lambda: self._resume(resume))
+        self._drawn: deque[BatchOrder | EndOfEpoch] = deque()  # what was given and may be asked for again
+        self._again: deque[BatchOrder | EndOfEpoch] = deque()  # what is given again first
+        self.is_drawing = False  # also after an interrupt: the sampler may have lost what it was to give
+        # What resuming after so many batches takes, for all that are not yielded yet.
+        self._after: dict[int, _Reached] = {}
+        self._remember(np.empty(0, dtype=np.int64))
+
+    def _begin(self) -> Iterator[Index]:
+        """A new pass over the sampler, drawing from the generators what torch draws, in its order."""
+        iterator = self._iterated()
+        if self._draws_seed:
+            self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator))
+        return iterator
+
+    def _iterated(self) -> Iterator[Index]:
+        if self._plan_of is None:
+            return iter(self._sampler)
+        self._first_state = self._sampler_state()
+        # What a batch sampler leaves out at the end is the plan's to leave out.
+        samples = self._sampler
+        if self._batched and isinstance(samples, BatchSampler):
+            samples = samples.sampler
+        return self._planned(iter(samples), self._plan_of)
+
+    def _planned(
+        self, iterator: Iterator[Index], plan_of: Callable[[NDArray[np.int64]], EpochPlan]
+    ) -> Iterator[Index]:
+        """The batches of a plan, of all that is drawn."""
+        drawn = np.array([_integer(index) for index in iterator], dtype=np.int64)
+        plan = self._plan = plan_of(drawn)
+        for step in range(plan.steps):
+            indices = plan.ids[plan.rows(step)].tolist()
+            yield indices if self._batched else indices[0]
+
+    def _go_back_to(self, between: SamplerState) -> None:
+        """Put the generators and the sampler where they were when a state was saved between two epochs."""
+        set_generators(between.start, self._sampler, self._generator)
+        if self._stateful is not None and between.sampler is not None:
+            self._stateful.load_state_dict(between.sampler)
+            for _ in self._sampler:  # Nothing is left of that epoch; asked again, it begins the next.
+                pass
+
+    def _resume(self, state: SamplerState) -> Iterator[Index]:
+        if self._stateful is not None and state.sampler is not None:
+            self._stateful.load_state_dict(state.sampler)
+            self._seen = state.seen
+            if state.draws is not None:
+                self._counts = DrawCounts.resumed(state.draws)
+            done = 0 if self._plan_of is None else self._step
+            return islice(self._iterated(), done, None)
+        now = generators_of(self._sampler, self._generator)
+        set_generators(self._start, self._sampler, self._generator)
+        iterator = self._begin()
+        for drawn in islice(iterator, self._step):
+            indices = self._indices(drawn)
+            self._counts.add(_as_integers(indices, self._seen))
+            self._seen += len(indices)
+            if self._recent is not None:
+                self._recent.extend(indices)
+        if self._step == 0 and not same_states(now, generators_of(self._sampler, self._generator)):
+            # Most samplers draw their order when they are asked for the first index: let that be now.
+            iterator = chain(list(islice(iterator, 1)), iterator)
+        # The global ones are not ours to move; those of the loader and the sampler go on from here.
+        set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
+        return iterator
+
+    def _indices(self, drawn: Index) -> list[Index]:
+        """What a batch consists of; as integers, if they name cached samples."""
+        indices = list(drawn) if self._batched else [drawn]
+        return indices if self._refresh is None else [_integer(index) for index in indices]
+
+    def _remember(self, ids: NDArray[np.int64]) -> None:
+        """Note where the sampler stands after a batch of these samples."""
+        state = self._sampler_state() if self._plan_of is None else self._first_state
+        self._after[self._step] = _Reached(self._seen, state, ids)
+
+    def _sampler_state(self) -> object:
+        return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
+
+    def resume_after(self, steps: int) -> SamplerState:
+        """What it takes to go on after so many batches of this epoch."""
+        seen, state, _ = self._after[steps]
+        draws = None
+        if state is not None and self._plan_of is None:
+            draws = self._counts.state([one.ids for step, one in self._after.items() if step > steps])
+        return SamplerState(steps, self._start, state, seen, self.base_seed, self._draws_seed, draws)
+
+    def forget_before(self, steps: int) -> None:
+        """Promise not to ask about fewer batches than these."""
+        self._after = {step: what for step, what in self._after.items() if step >= steps}
+        self._drawn = deque(one for one in self._drawn if isinstance(one, EndOfEpoch) or one.step >= steps)
+
+    def go_back(self, steps: int, without: Collection[int]) -> None:
+        """Give the orders after so many batches again, without some, as they were drawn."""
+        self._again = deque(
+            one
+            for one in self._drawn
+            if isinstance(one, EndOfEpoch) or (one.step >= steps and one.step not in without)
+        )
+
+    def __iter__(self) -> SamplerOrders:
+        return self
+
+    def __next__(self) -> BatchOrder | EndOfEpoch:
+        if self._again:
+            return self._again.popleft()
+        if self._ended and not self.is_drawing:
+            raise StopIteration
+        self.is_drawing = True
+        order = self._draw()
+        self._drawn.append(order)
+        self.is_drawing = False
+        return order
+
+    def _draw(self) -> BatchOrder | EndOfEpoch:
+        while not self._ended:
+            try:
+                drawn = self._told.during(self._iterator.__next__)
+            except StopIteration:
+                self._ended = True
+                return EndOfEpoch(self._epoch)
+            indices = self._indices(drawn)
+            step, seen = self._step, self._seen
+            ids = _as_integers(indices, seen)
+            self._step += 1
+            self._seen += len(indices)
+            self._remember(ids)
+            recent = [] if self._recent is None else list(self._recent)
+            if self._recent is not None:
+                self._recent.extend(indices)
+            if self._plan is not None:
+                order = planned_order(self._plan, step)
+                order = self._with_turns(order, order.turns)
+            else:
+                order = self._ordered(step, seen, indices, ids)
+            if step not in self._without:
+                return order._replace(recent=recent)
+        raise StopIteration
+
+    def _ordered(self, step: int, seen: int, indices: list[Index], ids: NDArray[np.int64]) -> BatchOrder:
+        """A batch, each of whose samples has its own turn, and the generation that the schedule says."""
+        draws = self._counts.add(ids)
+        plain = all(type(index) is int for index in indices)
+        order = unplanned_order(self._epoch, step, indices, ids, plain=plain)
+        order = self._with_turns(order, self._epoch if draws is None else self._epoch + draws * NEXT_DRAW)
+        if self._refresh is None:
+            return order
+        turn = self._epoch
+        if self._endless:  # Its passes are the epochs.
+            turn += seen * self._share.world // max(1, self._refresh.size)
+        generations = self._refresh.generations(ids, turn)
+        fresh = generations == turn
+        if draws is not None and not self._endless:
+            fresh &= draws == 0
+        return order._replace(generations=generations, fresh=fresh)
+
+    def _with_turns(self, order: BatchOrder, turns: int | NDArray[np.int64]) -> BatchOrder:
+        """The order with these turns, made those of this rank."""
+        rank, world = self._share
+        if world > 1:
+            turns = self._epoch + (turns // NEXT_DRAW * world + rank) * NEXT_DRAW
+        return order._replace(turns=turns, rank=rank)
+
+
+class _Reached(NamedTuple):
+    """Where a sampler stands after a batch of the samples `ids`."""
+
+    seen: int
+    state: object
+    ids: NDArray[np.int64]
+
+
+def between_epochs(sampler: object, generator: torch.Generator | None, ended: bool) -> SamplerState:
+    """What it takes to begin the next epoch of a sampler elsewhere, or, if none has `ended`, the first."""
+    stateful = _stateful_part(sampler) if ended else None
+    start = generators_of(sampler, generator)
+    return SamplerState(
+        step=None,
+        start={name: start[name] for name in start if name not in GLOBAL},
+        sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
+    )
+
+
+def _stateful_part(sampler: object) -> StatefulSampler | None:
+    """The sampler, or the one that torch's batch sampler wraps, if it can save and load its state."""
+    wrapped: object = sampler.sampler if type(sampler) is BatchSampler else sampler
+    return wrapped if _is_stateful(wrapped) else None
+
+
+def _is_stateful(sampler: object) -> TypeGuard[StatefulSampler]:
+    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+
+
+def _integer(index: Index) -> int:
+    """An index as a Python integer, whichever integer type it is."""
+    with suppress(TypeError):
+        if not isinstance(index, bool):
+            return operator.index(index)
+    raise ArgumentError(
+        f"reuse= needs a sampler that yields integers; this one yielded {index!r}. "
+        "A sample that is reused must be known by its index."
+    )
+
+
+def _as_integers(indices: list[Index], seen: int) -> NDArray[np.int64]:
+    try:
+        return np.fromiter(map(operator.index, indices), dtype=np.int64, count=len(indices))
+    except (TypeError, OverflowError):
+        return np.arange(seen, seen + len(indices), dtype=np.int64)

@@ -1,0 +1,1 @@
+"""What everybody needs: random numbers, counters, shared memory, files written whole."""

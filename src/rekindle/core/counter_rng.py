@@ -1,0 +1,101 @@
+"""Random numbers as a pure function of (seed, sample, turn, step); a turn is an epoch and a draw within it.
+
+The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA'14)
+used as a hash: a counter goes in, random bits come out, and there is no state between two calls. So a
+sample's numbers do not depend on which worker draws them, or on what was drawn before.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NEXT_DRAW = 1 << 32  # added to an epoch for each earlier draw of the sample in it: that makes a turn
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+class Step(IntEnum):
+    """What numbers are drawn for, where that is not a step of the user's pipeline.
+
+    Steps of a pipeline count up from 0; these lie at the other end of the 32-bit numbers.
+    """
+
+    SAMPLE = 0xFFFFFFFF
+    BATCH = 0xFFFFFFFE
+    STREAM = 0xFFFFFFFD
+    FINAL = 0xFFFFFFFC  # of a sample that is split in two: what is done afresh each time
+    ECHO = 0xFFFFFFFB
+    BATCH_TRANSFORM = 0xFFFFFFFA
+    DUPLICATES = 0xFFFFFFF9  # the order in which near-duplicates take turns
+    ROWS = 0xFFFFFFF8  # the order within a balanced batch
+    SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
+    CHOICE = 0xFFFE0000  # plus the number of the draw
+
+
+def split(base: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
+    """The `counter`-th number of the sequence that starts at `base`: 64 random bits each.
+
+    >>> [hex(number) for number in split(0, [0, 1])]
+    ['0xe220a8397b1dcdaf', '0x6e789e6aa1b965f4']
+    """
+    # Arrays and not scalars: these wrap around at 64 bits, as they are meant to, without a warning.
+    bits = np.atleast_1d(_unsigned(counter)) + np.uint64(1)
+    bits = bits * _GOLDEN + np.atleast_1d(_unsigned(base))
+    bits ^= bits >> _SHIFTS[0]
+    bits *= _FACTORS[0]
+    bits ^= bits >> _SHIFTS[1]
+    bits *= _FACTORS[1]
+    bits ^= bits >> _SHIFTS[2]
+    return bits
+
+
+def _unsigned(numbers: ArrayLike) -> NDArray[np.uint64]:
+    return np.asarray(numbers).astype(np.uint64, copy=False)
+
+
+def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.SAMPLE) -> NDArray[np.uint64]:
+    """One 64-bit seed for each of `samples`, in its turn (or its generation), for `step`."""
+    base = _base(seed, step, turns) if type(turns) is int else split(_split_one(seed, step), turns)
+    return split(base, samples)
+
+
+@lru_cache(maxsize=64)
+def _base(seed: int, step: int, turn: int) -> int:
+    return _split_one(_split_one(seed, step), turn)
+
+
+def _split_one(base: int, counter: int) -> int:
+    return int(split(base, counter)[0])
+
+
+def uniforms(
+    seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = 0, count: int = 1
+) -> NDArray[np.float64]:
+    """`count` numbers, uniform in [0, 1), for each of `samples` in its turn: an (n, count) array.
+
+    A sample's first numbers do not depend on how many are drawn. Each has 53 random bits.
+    """
+    bits = split(seeds(seed, samples, turns, step)[:, None], np.arange(count))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:
+    """A random order of 0 … size − 1, the same on every machine and for every version of NumPy.
+
+    Random high bits above the index, then one sort: a few passes over memory and no loop. NumPy promises
+    the raw output of its bit generators for good, but not that of `permutation`. Samples whose random bits
+    are equal keep their relative order: of 10,000,000 samples, fewer than a hundred.
+    """
+    index_bits = np.uint64(max(size - 1, 1).bit_length())
+    keys: NDArray[np.uint64] = np.random.Philox(key=[seed, turn]).random_raw(size)
+    keys <<= index_bits
+    keys |= np.arange(size, dtype=np.uint64)
+    keys.sort()
+    keys &= np.uint64((1 << int(index_bits)) - 1)
+    return keys.view(np.int64)

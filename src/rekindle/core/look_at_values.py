@@ -1,0 +1,170 @@
+"""How to look at values: what containers, arrays and tensors hold, without running code of a subclass."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+from rekindle.core.object_state import NotProvenError, vars_of
+
+if TYPE_CHECKING:
+    from rekindle.core.changes import Look
+
+BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
+PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
+
+
+def _list(look: Look, value: Any) -> None:
+    look.many(value if type(value) is list else [*list.__iter__(value)])
+
+
+def _tuple(look: Look, value: Any) -> None:
+    look.many(value if type(value) is tuple else [*tuple.__iter__(value)])
+
+
+def _set(look: Look, value: Any) -> None:
+    look.many([*set.__iter__(value)])
+
+
+def _frozenset(look: Look, value: Any) -> None:
+    look.many([*frozenset.__iter__(value)])
+
+
+def _deque(look: Look, value: Any) -> None:
+    look.many([*deque.__iter__(value)])
+
+
+def _dict(look: Look, value: Any) -> None:
+    look.many([*dict.keys(value)])
+    look.many([*dict.values(value)])
+
+
+def _ordered_dict(look: Look, value: Any) -> None:
+    look.many([*OrderedDict.keys(value)])
+    _dict(look, value)
+
+
+def _default_dict(look: Look, value: Any) -> None:
+    look.one(vars_of(defaultdict)["default_factory"].__get__(value))
+    _dict(look, value)
+
+
+def _str(look: Look, value: Any) -> None:
+    look.note(str.__str__(value))
+
+
+def _bytes(look: Look, value: Any) -> None:
+    look.note(bytes.__getitem__(value, slice(None)))
+
+
+def _bytearray(look: Look, value: Any) -> None:
+    _bytes_of(look, np.frombuffer(value, dtype=np.uint8))
+
+
+def _int(look: Look, value: Any) -> None:
+    look.note(int.__int__(value))
+
+
+def _float(look: Look, value: Any) -> None:
+    look.note(float.__repr__(value))
+
+
+def _path(look: Look, value: Any) -> None:
+    look.note((type(value).__name__, str(value)))
+
+
+def look_at_scalar(look: Look, value: Any) -> None:
+    """Look at a scalar of NumPy."""
+    dtype = np.generic.dtype.__get__(value)
+    if dtype.hasobject:
+        raise NotProvenError("a NumPy scalar that holds objects")
+    look.note((repr(dtype), np.generic.tobytes(value)))
+
+
+def _array(look: Look, value: Any) -> None:
+    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+    look.note((repr(array.dtype), array.shape))
+    if array.dtype.hasobject:
+        if array.dtype != object:
+            raise NotProvenError("a structured array that holds objects")
+        look.spend(ITEM * array.size)
+        look.many([*array.flat])
+    elif _is_read_only(array):
+        look.by_identity(value)
+    else:
+        _bytes_of(look, array)
+
+
+def _bytes_of(look: Look, array: NDArray[Any]) -> None:
+    look.spend(BYTE * array.nbytes * (1 if array.flags.c_contiguous else 10))
+    contiguous = np.ascontiguousarray(array).reshape(-1)
+    look.note(xxhash.xxh3_128_digest(contiguous.view(np.uint8).data) if contiguous.size else b"")
+
+
+def _tensor(look: Look, value: torch.Tensor) -> None:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise NotProvenError(f"{type(value).__qualname__} is a tensor of its own kind")
+    if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+        raise NotProvenError("a tensor that is not in plain memory")
+    look.note((repr(value.dtype), tuple(value.shape), value.requires_grad))
+    plain = value.detach().resolve_conj().resolve_neg()
+    look.spend(BYTE * plain.nbytes * (1 if plain.is_contiguous() else 10))
+    if plain.numel():
+        _bytes_of(look, plain.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def _partial(look: Look, value: Any) -> None:
+    for name in ("func", "args", "keywords"):
+        look.one(vars_of(functools.partial)[name].__get__(value))
+
+
+def _is_read_only(array: NDArray[Any]) -> bool:
+    """Whether nobody can write to an array's memory: neither it nor what it is a view of is writeable."""
+    base: object = array
+    while type(base) is np.ndarray:
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None or type(base) is bytes
+
+
+Handler = Callable[["Look", Any], None]
+# How to look at objects of exactly these classes.
+VALUES: dict[type, Handler] = {
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+    set: _set,
+    frozenset: _frozenset,
+    bytearray: _bytearray,
+    **dict.fromkeys(PATHS, _path),
+}
+# How to look at what these classes store, in objects of them and of classes derived from them.
+STORED: dict[type, Handler] = {
+    list: _list,
+    tuple: _tuple,
+    torch.Size: _tuple,
+    dict: _dict,
+    OrderedDict: _ordered_dict,
+    defaultdict: _default_dict,
+    set: _set,
+    frozenset: _frozenset,
+    deque: _deque,
+    str: _str,
+    bytes: _bytes,
+    int: _int,
+    float: _float,
+    np.ndarray: _array,
+    functools.partial: _partial,
+    torch._C.TensorBase: _tensor,
+    types.SimpleNamespace: lambda look, value: None,
+}

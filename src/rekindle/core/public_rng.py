@@ -1,0 +1,212 @@
+"""The three global generators, through the functions that Python, NumPy and torch publish for them.
+
+`random` and `numpy.random` are Mersenne Twisters. A sample's state does not come from their own seeding,
+which fills 624 words by a slow recurrence: the words are hashes of the sample's key, made for many samples
+at once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.random import BitGenerator, RandomState
+from numpy.typing import NDArray
+
+from rekindle.core import counter_rng
+from rekindle.core.generator_states import WORDS, check_torch, check_twister
+from rekindle.core.state_fields import vector
+
+Seeder: TypeAlias = Callable[[int], None]  # seeds a generator for a row of a batch
+Restore: TypeAlias = Callable[[], None]
+
+
+class GlobalGenerator(Protocol):
+    """A global random number generator that a dataset may draw from."""
+
+    name: str
+
+    def mark(self) -> object:
+        """A value that is equal before and after a piece of code only if that drew nothing."""
+
+    def seeder(self, seeds: NDArray[np.uint64]) -> Seeder:
+        """A function that seeds the generator with the seed of a row."""
+
+    def save(self) -> Restore:
+        """A function that restores the state as it is now; it may be called more than once."""
+
+    def save_tensor(self) -> torch.Tensor:
+        """The state as a tensor, for a checkpoint."""
+
+    def restore_tensor(self, state: torch.Tensor) -> None:
+        """Restore a state of `save_tensor`, checked as by `check_tensor`."""
+
+    def check_tensor(self, state: object) -> None:
+        """Raise TypeError, ValueError or RuntimeError if this is no state of such a generator."""
+
+
+class PythonGenerator:
+    """Python's `random`; `generator` is another one in tests."""
+
+    name = "python"
+
+    def __init__(self, generator: random.Random = random._inst) -> None:
+        self._generator = generator
+        self._table = _table(1)
+
+    def mark(self) -> object:
+        return self._generator.getstate()
+
+    def seeder(self, seeds: NDArray[np.uint64]) -> Seeder:
+        states, setstate = self._states(seeds), self._generator.setstate
+
+        def seed(row: int) -> None:
+            setstate((random.Random.VERSION, (*states[row].tolist(), 0), None))
+
+        return seed
+
+    def _states(self, seeds: NDArray[np.uint64]) -> list[NDArray[np.uint32]]:
+        return list(_words(self._table, seeds))
+
+    def save(self) -> Restore:
+        state = self._generator.getstate()
+        return lambda: self._generator.setstate(state)
+
+    def save_tensor(self) -> torch.Tensor:
+        _, words, gauss = self._generator.getstate()
+        return torch.tensor([*words, float("nan") if gauss is None else gauss], dtype=torch.float64)
+
+    def restore_tensor(self, state: torch.Tensor) -> None:
+        self._generator.setstate(_python_state(state))
+
+    def check_tensor(self, state: object) -> None:
+        _python_state(state)
+
+
+def _python_state(state: object) -> tuple[int, tuple[int, ...], float | None]:
+    """What `setstate` takes; NaN is no normal number kept for the next call."""
+    numbers = vector(state, torch.float64).numpy()
+    words, position = check_twister(numbers[:-1])
+    gauss = float(numbers[-1])
+    if math.isinf(gauss):
+        raise ValueError(f"expected a normal number or NaN, but got {gauss}")
+    return random.Random.VERSION, (*words.tolist(), position), None if math.isnan(gauss) else gauss
+
+
+class NumPyGenerator:
+    """The functions of `numpy.random` (not its `Generator` objects, which belong to whoever made them)."""
+
+    name = "numpy"
+
+    def __init__(
+        self,
+        generator: RandomState = np.random.mtrand._rand,
+        bit_generator: Callable[[], BitGenerator] = np.random.mtrand.get_bit_generator,
+    ) -> None:
+        self._generator, self._bit_generator = generator, bit_generator
+        self._table = _table(2)
+
+    def mark(self) -> object:
+        return _comparable(self._generator.get_state(legacy=False))
+
+    def seeder(self, seeds: NDArray[np.uint64]) -> Seeder:
+        kind, set_state = type(self._bit_generator()), self._generator.set_state
+        no_gauss = {"has_gauss": 0, "gauss": 0.0}
+        if kind is not np.random.MT19937:  # exchanged by `np.random.set_bit_generator`
+            numbers: list[int] = seeds.tolist()
+            return lambda row: set_state({**kind(numbers[row]).state, **no_gauss})
+        states = self._states(seeds)
+
+        def seed(row: int) -> None:
+            # A list: NumPy copies it word by word, which takes 4 µs; of an array it takes 140 µs.
+            state = {"key": states[row].tolist(), "pos": 0}
+            set_state({"bit_generator": "MT19937", "state": state, **no_gauss})
+
+        return seed
+
+    def _states(self, seeds: NDArray[np.uint64]) -> list[NDArray[np.uint32]]:
+        return list(_words(self._table, seeds))
+
+    def save(self) -> Restore:
+        state = self._generator.get_state(legacy=False)
+        return lambda: self._generator.set_state(state)
+
+    def save_tensor(self) -> torch.Tensor:
+        state = self._generator.get_state(legacy=False)
+        words, position = state["state"]["key"].tolist(), state["state"]["pos"]
+        return torch.tensor([*words, position, state["has_gauss"], state["gauss"]], dtype=torch.float64)
+
+    def restore_tensor(self, state: torch.Tensor) -> None:
+        self._generator.set_state(_numpy_state(state))
+
+    def check_tensor(self, state: object) -> None:
+        _numpy_state(state)
+
+
+def _numpy_state(state: object) -> tuple[str, NDArray[np.uint32], int, int, float]:
+    """What `set_state` takes."""
+    numbers = vector(state, torch.float64).numpy()
+    words, position = check_twister(numbers[:-2])
+    has_gauss, gauss = float(numbers[-2]), float(numbers[-1])
+    if has_gauss not in (0, 1) or not math.isfinite(gauss):
+        raise ValueError(f"expected 0 or 1 and a normal number, but got {has_gauss} and {gauss}")
+    return "MT19937", words, position, int(has_gauss), gauss
+
+
+def _comparable(state: object) -> object:
+    """A bit generator's state with its arrays as bytes."""
+    if isinstance(state, dict):
+        return tuple((name, _comparable(part)) for name, part in state.items())
+    return state.tobytes() if isinstance(state, np.ndarray) else state
+
+
+class TorchGenerator:
+    """Torch's default generator on the CPU."""
+
+    name = "torch"
+
+    def mark(self) -> object:
+        return torch.default_generator.get_state().numpy().tobytes()
+
+    def seeder(self, seeds: NDArray[np.uint64]) -> Seeder:
+        numbers: list[int] = (seeds >> np.uint64(1)).tolist()
+        # 1 µs; `torch.manual_seed` takes 200, because it asks after every kind of accelerator.
+        manual_seed = torch.default_generator.manual_seed
+
+        def seed(row: int) -> None:
+            manual_seed(numbers[row])
+
+        return seed
+
+    def save(self) -> Restore:
+        state = torch.default_generator.get_state()
+
+        def restore() -> None:
+            torch.default_generator.set_state(state)
+
+        return restore
+
+    def save_tensor(self) -> torch.Tensor:
+        return torch.default_generator.get_state()
+
+    def restore_tensor(self, state: torch.Tensor) -> None:
+        torch.default_generator.set_state(check_torch(state))
+
+    def check_tensor(self, state: object) -> None:
+        check_torch(state)
+
+
+def _table(number: int) -> NDArray[np.uint64]:
+    """Fixed random numbers, others for each generator, so that two generators do not draw alike."""
+    return counter_rng.split(number, np.arange(WORDS // 2))
+
+
+def _words(table: NDArray[np.uint64], seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """The words of a state for each seed: hashes of it (multiplicative, then folded)."""
+    bits = table * (seeds | np.uint64(1))[:, None]
+    bits ^= bits >> np.uint64(32)
+    return bits.view(np.uint32)

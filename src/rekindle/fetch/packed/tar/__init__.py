@@ -1,0 +1,1 @@
+"""Tar files, as WebDataset lays them out."""

@@ -1,0 +1,1 @@
+"""The drop-in DataLoader: wires the folders above, holds no logic."""

@@ -1,0 +1,47 @@
+"""Hugging Face Accelerate re-creates a loader from torch's arguments: this lets ours survive that.
+
+`Accelerator.prepare` copies the arguments that it knows from a loader to a new `torch.utils.data.DataLoader`.
+Here its list of arguments gets one more entry, `rekindle`, under which our loaders pass on their own
+arguments, and its constructor makes one of our loaders where that entry is filled.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch.utils.data
+
+_ENTRY = "rekindle"
+
+
+def install() -> None:
+    """Teach Accelerate to keep our loaders; does nothing the second time."""
+    if "accelerate" not in sys.modules:
+        return
+    from accelerate import data_loader as accelerate
+
+    if _ENTRY in accelerate._PYTORCH_DATALOADER_KWARGS:
+        return
+    accelerate._PYTORCH_DATALOADER_KWARGS[_ENTRY] = None
+    accelerate.DataLoader = _make
+    adapter = accelerate.DataLoaderAdapter
+    original = adapter.__init__
+
+    def initialise(self: Any, dataset: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
+        if kwargs.get(_ENTRY) is not None:  # Ours keeps its own state: torchdata's loader is not needed.
+            use_stateful_dataloader = False
+        elif use_stateful_dataloader:
+            kwargs.pop(_ENTRY, None)
+        original(self, dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+
+    adapter.__init__ = initialise
+
+
+def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    """What Accelerate gets instead of a new torch loader."""
+    from rekindle.loader.dataloader import DataLoader
+
+    if rekindle is None:
+        return torch.utils.data.DataLoader(dataset, **kwargs)
+    return DataLoader(dataset, **kwargs, **rekindle)

@@ -1,0 +1,177 @@
+"""Checks a loader's own arguments, so that what cannot work is found before anything starts."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Sized
+
+from rekindle.choose import OrderKind, Redundancy
+from rekindle.choose.distributed import rank_and_world
+from rekindle.choose.importance import name_of
+from rekindle.errors import ArgumentError, StateError
+from rekindle.reuse import Echo, Refurbish
+from rekindle.reuse.cache.memory_budget import Memory, checked_memory
+from rekindle.run.stream_reader import is_stateful
+
+# The arguments that torch's loader does not have.
+OWN = (
+    "seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory", "device",
+    "batch_transform", "importance", "redundancy",
+)  # fmt: skip
+
+
+def order_kind(is_iterable: bool, follows_sampler: bool, shuffle: bool) -> OrderKind:
+    """Who decides the order, by the arguments."""
+    if is_iterable:
+        return OrderKind.ITERABLE
+    if follows_sampler:
+        return OrderKind.SAMPLER
+    return OrderKind.SHUFFLED if shuffle else OrderKind.SEQUENTIAL
+
+
+def check(seed: object, executor: object, on_error: object, error_budget: object, order: OrderKind) -> None:
+    """ArgumentError if an argument has a value that means nothing."""
+    if seed is not None and not (type(seed) is int and 0 <= seed < 2**63):
+        raise ArgumentError(f"seed must be an integer from 0 to 2**63 - 1 or None, but got {seed!r}")
+    for name, value, known in (
+        ("executor", executor, ("auto", "threads", "processes")),
+        ("on_error", on_error, ("raise", "skip", "substitute")),
+    ):
+        if value not in known:
+            raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
+    if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
+        raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
+    if order is OrderKind.ITERABLE and on_error != "raise":
+        raise ArgumentError(
+            f"on_error={on_error!r} does not go with an IterableDataset, whose iterator ends with its first "
+            "exception. Handle bad samples within the dataset."
+        )
+    if order is OrderKind.ITERABLE and executor == "threads":
+        raise ArgumentError(
+            "executor='threads' does not go with an IterableDataset: threads share one copy of it. "
+            "Use executor='processes', or num_workers=0."
+        )
+
+
+def check_workers(num_workers: object) -> None:
+    """ArgumentError unless this is a number of workers."""
+    try:
+        operator.index(num_workers)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(
+            f"num_workers is {num_workers!r}. Give an integer: 0 loads in this process, 2 or more beside it."
+        ) from None
+
+
+def check_memory(memory: Memory | None, reuse: object) -> None:
+    """ArgumentError unless this is an amount of memory, and there is something to use it for."""
+    if memory is None:
+        return
+    checked_memory(memory)
+    if reuse is None:
+        raise ArgumentError(
+            f"memory={memory!r} is for what is reused, but reuse is None. Give reuse=rk.Refurbish(…) or "
+            "rk.Echo(…), or leave memory out."
+        )
+
+
+def check_importance(method: object, order: OrderKind, seed: int | None, reuse: object) -> None:
+    """ArgumentError unless samples can be chosen for a loader with this kind of order."""
+    if method is None:
+        return
+    if not callable(getattr(method, "plan", None)) or isinstance(method, type):
+        raise ArgumentError(
+            "importance must be a method such as rekindle.Buckets(), or an object with plan(epoch, scores), "
+            f"but got {method!r}"
+        )
+    name = name_of(method)
+    if isinstance(reuse, Echo):
+        raise ArgumentError(
+            f"importance={name} and reuse=Echo(…) both say how often a sample comes in an epoch. "
+            "Use one of them, or reuse=rekindle.Refurbish(…)."
+        )
+    if order is OrderKind.ITERABLE:
+        raise ArgumentError(
+            f"importance={name} does not go with an IterableDataset, which decides itself what comes next. "
+            "Use a map-style dataset."
+        )
+    if order is OrderKind.SAMPLER:
+        raise ArgumentError(
+            f"importance={name} chooses the samples itself, so it does not go with sampler=, batch_sampler= "
+            "or generator=. Use shuffle=True and seed=; ranks of torch.distributed share samples without a "
+            "sampler. (A framework that puts in a sampler of its own must be told not to.)"
+        )
+    if rank_and_world()[1] > 1 and seed is None:
+        raise ArgumentError(f"importance={name} needs the same seed= on all ranks, but none is given")
+
+
+def check_reuse(
+    reuse: object, final_transform: object, order: OrderKind, sampler: object, own_batches: bool
+) -> None:
+    """ArgumentError unless samples can be reused in a loader with this kind of order."""
+    if reuse is not None and not isinstance(reuse, Refurbish | Echo):
+        raise ArgumentError(f"reuse is {reuse!r}. Give rk.Refurbish(…), rk.Echo(…) or None.")
+    if final_transform is not None and not callable(final_transform):
+        raise ArgumentError(f"final_transform is {final_transform!r}. Give a function of a sample, or None.")
+    if isinstance(reuse, Refurbish) and order is OrderKind.ITERABLE:
+        raise ArgumentError(
+            "reuse=Refurbish(…) needs samples that can be asked for by index; an IterableDataset has none. "
+            "Use rk.Echo(…), which repeats what it gives."
+        )
+    follows_sampler = order is OrderKind.SAMPLER
+    if isinstance(reuse, Echo) and follows_sampler and (reuse.after == "batch" or own_batches):
+        raise ArgumentError(
+            f"reuse={reuse!r} does not go with a batch_sampler, nor with a sampler or a generator if whole "
+            'batches are repeated. Repeat samples (after="augment") that a sampler= gives, or use '
+            "shuffle=True and seed=."
+        )
+    if isinstance(reuse, Echo) and follows_sampler and not isinstance(sampler, Sized):
+        raise ArgumentError(
+            f"reuse=Echo(…) plans a whole epoch, but {type(sampler).__name__} has no length, so it may never "
+            "end. Give the sampler a __len__."
+        )
+    if isinstance(reuse, Refurbish) and reuse.balance is not None and order is not OrderKind.SHUFFLED:
+        how = "a sampler" if follows_sampler else "shuffle=False"
+        warnings.warn(
+            f"with {how}, the order is given, so batches cannot be balanced: some have more samples to "
+            "recompute than others. Refurbish(balance=None) says that you know.",
+            stacklevel=4,
+        )
+
+
+def check_echoed_state(reuse: Echo, dataset: object, order: OrderKind) -> None:
+    """StateError if a dataset has a state of its own that goes on from epoch to epoch beneath its echoes."""
+    if order is OrderKind.ITERABLE and is_stateful(dataset):
+        raise StateError(
+            f"iterable: {type(dataset).__name__} has a state_dict, which is ahead of what reuse={reuse!r} "
+            "has repeated, so a later epoch cannot be saved. Save in the first epoch, use num_workers >= 1 "
+            "without persistent_workers, where every epoch reads a new copy, or leave out reuse=."
+        )
+
+
+def check_redundancy(redundancy: object, order: OrderKind, seed: int | None, reuse: object) -> None:
+    """ArgumentError unless near-duplicates can be handled in a loader with this kind of order."""
+    if redundancy is None:
+        return
+    if not isinstance(redundancy, Redundancy):
+        raise ArgumentError(f"redundancy is {redundancy!r}. Give rk.Redundancy(…) or None.")
+    if order is OrderKind.ITERABLE:
+        raise ArgumentError(
+            "redundancy= does not go with an IterableDataset, which decides itself what comes next. "
+            "Use a map-style dataset."
+        )
+    if order is OrderKind.SAMPLER:
+        raise ArgumentError(
+            "redundancy= chooses the samples itself, so it does not go with sampler=, batch_sampler= or "
+            "generator=. Use shuffle=True and seed=; ranks of torch.distributed share samples without one."
+        )
+    if redundancy.mode == "replace" and not isinstance(reuse, Refurbish):
+        raise ArgumentError(
+            "redundancy=Redundancy(mode='replace') substitutes samples whose first part is cached, but reuse "
+            f"is {reuse!r}, which caches none. Give reuse=rk.Refurbish(…), or use mode='remove'."
+        )
+    if reuse is not None and not isinstance(reuse, Refurbish):
+        raise ArgumentError("redundancy= does not go with reuse=Echo(…). Use reuse=rk.Refurbish(…), or none.")
+    if rank_and_world()[1] > 1 and seed is None:
+        raise ArgumentError("redundancy= needs the same seed= on all ranks, but none is given")

@@ -1,0 +1,178 @@
+"""Where a loader stands, as plain data that a checkpoint can hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sized
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rekindle.choose import OrderKind
+from rekindle.choose.draws import checked_draws
+from rekindle.choose.position import Position
+from rekindle.choose.sampler_generators import checked_generators
+from rekindle.choose.user_samplers import SamplerState
+from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
+from rekindle.errors import StateError
+from rekindle.loader import stream_state
+from rekindle.loader.settings import LoaderSettings
+from rekindle.run import BadSample
+
+_VERSION = 1
+_MOST_SEED = 2**63 - 1
+
+State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
+Identity: TypeAlias = dict[str, int | str | None]
+
+
+def identity(settings: LoaderSettings, importance: str) -> Identity:
+    """What a state must agree with to be loaded into a loader with these settings."""
+    try:
+        size = len(settings.dataset) if isinstance(settings.dataset, Sized) else -1
+    except TypeError:
+        size = -1
+    found: Identity = {
+        "seed": settings.seed,
+        "dataset_size": size,
+        "batch_size": settings.batch_size,
+        "drop_last": settings.drop_last,
+        "order": settings.order.value,
+        **settings.reuse.identity(),
+        "importance": importance,
+    }
+    if settings.order is OrderKind.ITERABLE:  # Each worker has its own part of the dataset.
+        found["num_workers"] = max(1, settings.num_workers)
+    return found
+
+
+def save(identity: Identity, position: Position, bad: list[BadSample]) -> State:
+    """The state of a loader that stands at a position."""
+    sampler, iterable = position.sampler_to_resume(), position.iterable
+    return {
+        "version": _VERSION,
+        **identity,
+        "epoch": position.epoch,
+        "step": position.step,
+        "ahead": torch.tensor(sorted(position.ahead), dtype=torch.int64),
+        "sampler": None if sampler is None else copy.deepcopy(vars(sampler)),
+        "iterable": None if iterable is None else stream_state.save(iterable),
+        "bad_epochs": torch.tensor([one.epoch for one in bad], dtype=torch.int64),
+        "bad_ids": torch.tensor([one.id for one in bad], dtype=torch.int64),
+        "bad_reasons": [one.reason for one in bad],
+    }
+
+
+def check_version(state: object) -> StateFields:
+    """The fields of a state; StateError if it is none that `save` made."""
+    fields = StateFields(state)
+    version = state.get("version") if isinstance(state, dict) else None
+    if type(version) is not int or version != _VERSION:
+        raise StateError(
+            f"version: expected a state of version {_VERSION}, as state_dict() gives, "
+            f"but got {shown(version)}"
+        )
+    return fields
+
+
+def seed_of(state: object) -> int:
+    """The seed of a saved state, for a loader that was not given one."""
+    return check_version(state).integer("seed", most=_MOST_SEED)
+
+
+def split_of(state: object, last: int) -> int | None:
+    """Where a saved state has the dataset split, from 0 to `last`; None if that was not decided yet."""
+    fields = check_version(state)
+    return None if fields.get("split") is None else fields.integer("split", most=last)
+
+
+def load(
+    state: object,
+    identity: Identity,
+    steps: int | None,
+    *,
+    has_generator: bool,
+    is_stateful: bool = False,
+) -> tuple[Position, list[BadSample]]:
+    """The position in a state; StateError, naming the field, if the state is another loader's or damaged.
+
+    `steps` is how many batches an epoch has, where that is known. `has_generator` says whether the loader was
+    given a generator, `is_stateful` whether its iterable dataset has a state of its own. Nothing is used
+    before all of it is checked.
+    """
+    fields = check_version(state)
+    for name, here in identity.items():
+        saved = fields.get(name)
+        if type(saved) is not type(here) or saved != here:
+            raise StateError(
+                f"{name}: the state was saved with {name}={shown(saved)}, this loader has {here!r}. "
+                f"Make the loader with the same {name}, or start from scratch without load_state_dict."
+            )
+    position = Position(
+        epoch=fields.integer("epoch", most=MOST_EPOCHS),
+        step=fields.integer("step"),
+        ahead=_ahead(fields),
+    )
+    follows_sampler = identity["order"] == OrderKind.SAMPLER.value
+    position.sampler_state = _sampler(fields, follows_sampler, position.step)
+    position.iterable = stream_state.load(
+        fields, identity.get("num_workers"), has_generator=has_generator, is_stateful=is_stateful
+    )
+    if steps is not None:
+        check_steps(position, steps)
+    return position, _bad_samples(fields)
+
+
+def check_steps(position: Position, steps: int) -> None:
+    """StateError unless a position can be one in an epoch of so many batches."""
+    if position.step > steps:
+        raise StateError(f"step: {position.step} batches of an epoch that has {steps}; was the state edited?")
+    if position.ahead and not position.step < min(position.ahead) <= max(position.ahead) < steps:
+        raise StateError(
+            f"ahead: expected batches after {position.step} of an epoch that has {steps}; "
+            "was the state edited?"
+        )
+
+
+def _ahead(fields: StateFields) -> frozenset[int]:
+    ahead = fields.array("ahead", np.dtype(np.int64))
+    if len(ahead) and not 0 <= ahead.min() <= ahead.max() <= MOST:
+        fields.refuse("ahead", f"expected numbers of batches from 0 on, but got {ahead.min()}")
+    return frozenset(ahead.tolist())
+
+
+def _bad_samples(fields: StateFields) -> list[BadSample]:
+    reasons = fields.entries("bad_reasons", str)
+    integers, within = np.dtype(np.int64), "reasons are there"
+    epochs = fields.array("bad_epochs", integers, len(reasons), within=within)
+    ids = fields.array("bad_ids", integers, len(reasons), within=within)
+    if len(epochs) and not 0 <= epochs.min() <= epochs.max() <= MOST_EPOCHS:
+        fields.refuse("bad_epochs", f"expected epochs from 0 to {MOST_EPOCHS}")
+    return [BadSample(*one) for one in zip(epochs.tolist(), ids.tolist(), reasons, strict=True)]
+
+
+def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerState | None:
+    if not is_followed:
+        if fields.get("sampler") is not None:
+            fields.refuse("sampler", "this loader follows no sampler, but the state has one")
+        return None
+    saved = fields.inner("sampler")
+    start = checked_generators(saved.inner("start"))
+    try:
+        own = copy.deepcopy(saved.get("sampler"))
+    except RecursionError:
+        saved.refuse("sampler", "the sampler's own state is nested too deeply")
+    if saved.get("step") is None:
+        if position:
+            saved.refuse("step", f"missing, but the epoch is at batch {position}")
+        return SamplerState(None, start, own)
+    step, seen, base_seed = (
+        saved.integer("step"),
+        saved.integer("seen"),
+        saved.integer("base_seed", most=_MOST_SEED),
+    )
+    if step != position:
+        saved.refuse("step", f"the sampler is at batch {step}, but the epoch is at batch {position}")
+    draws = None if saved.get("draws") is None else checked_draws(saved.inner("draws"))
+    return SamplerState(step, start, own, seen, base_seed, saved.boolean("draws_seed"), draws)

@@ -1,0 +1,428 @@
+"""The drop-in DataLoader: torch's arguments with torch's meaning, on an engine of our own."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    Sampler,
+    default_collate,
+    default_convert,
+)
+
+from rekindle.choose import OrderKind, PlannedSampler, Redundancy
+from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_state
+from rekindle.choose.importance.session import ImportanceSession
+from rekindle.choose.position import Position
+from rekindle.choose.sampler_epochs import told_sampler
+from rekindle.choose.seeding import before_an_epoch, draw_seed
+from rekindle.core.counters import Counters
+from rekindle.core.samples import Batch, Sample
+from rekindle.core.state_fields import MOST_EPOCHS
+from rekindle.errors import ArgumentError
+from rekindle.loader import accelerate, arguments, checkpoint
+from rekindle.loader.epoch_iterator import Progress
+from rekindle.loader.epochs import Epochs
+from rekindle.loader.representation import represent
+from rekindle.loader.settings import LoaderSettings
+from rekindle.reuse import Echo, Refurbish
+from rekindle.reuse.session import ReuseSession
+from rekindle.run import BadSamples, Executor, OnError
+from rekindle.run.stream_reader import is_stateful
+from rekindle.ship import BatchInfo, yielded
+from rekindle.ship.device_options import Placement
+from rekindle.tune import Report
+
+Sample_co = TypeVar("Sample_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[Sample_co]):
+    """Loads batches for training, exactly as `torch.utils.data.DataLoader` would be asked to.
+
+    All of torch's arguments have torch's meaning. Beyond them:
+
+    Args:
+        seed: What all randomness follows from: the order, and what transforms draw. `None` draws one from
+            torch's generator, so `torch.manual_seed` makes a run repeatable. Kept in checkpoints.
+        executor: "processes", "threads", or "auto": threads for datasets that release the GIL (they say so
+            with an attribute `releases_gil = True`) if nothing is reused, processes otherwise.
+        on_error: What to do with a sample that raises an exception: "raise" it, "skip" the sample, or
+            "substitute" another one of the same epoch.
+        error_budget: The share of an epoch's samples that may be bad before loading stops with an error.
+        reuse: `Refurbish(…)` or `Echo(…)`: which work need not be done again for every epoch.
+        final_transform: A function of a sample, applied to what the dataset gives; with `reuse`, this is
+            what is done afresh each time.
+        memory: Memory for what is reused, in place of what `reuse` says: bytes, a size such as "4GB", or
+            "auto".
+        device: Where batches go: copied without waiting, one batch ahead; and where the steps run that a
+            dataset leaves to the device (`rekindle.open(…, place=…)`). None leaves batches on the CPU.
+        batch_transform: Steps on whole batches of (images, labels), run where the batches end up: MixUp,
+            CutMix, Normalize, ConvertImageDtype of `rekindle.transforms`; one or a list.
+        importance: Which samples an epoch has, and at what weight: `Buckets()`, …, or an
+            `ImportanceMethod` of your own.
+        redundancy: `Redundancy(…)`: what to do with near-duplicates.
+
+    Workers end with the loader, with `close()`, or with a `with` block.
+
+    >>> with DataLoader(range(6), batch_size=4) as loader:
+    ...     [batch.tolist() for batch in loader]
+    [[0, 1, 2, 3], [4, 5]]
+
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Sample_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        executor: Executor = "auto",
+        on_error: OnError = "raise",
+        error_budget: float = 0.01,
+        reuse: Refurbish | Echo | None = None,
+        final_transform: Callable[[Sample], Sample] | None = None,
+        memory: int | str | None = None,
+        device: str | int | torch.device | None = None,
+        batch_transform: Any = None,
+        importance: ImportanceMethod | EpochPlanner | None = None,
+        redundancy: Redundancy | None = None,
+    ) -> None:
+        arguments.check_workers(num_workers)
+        super().__init__(
+            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory,
+            drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
+            prefetch_factor=prefetch_factor, persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device, in_order=in_order,
+        )  # fmt: skip
+        is_iterable = isinstance(dataset, IterableDataset)
+        follows_sampler = not (sampler is None and batch_sampler is None and generator is None)
+        self._order_given = arguments.order_kind(is_iterable, follows_sampler, bool(shuffle))
+        self._own_sampler: tuple[object, object] | None = None
+        arguments.check(seed, executor, on_error, error_budget, self._order)
+        self._seed_is_given = seed is not None
+        self.seed = draw_seed(put_back=self._order is OrderKind.SAMPLER) if seed is None else seed
+        if self._order is OrderKind.SHUFFLED and seed is not None:
+            self._show_order()
+        if not is_iterable:
+            self._own_sampler = self._index_sampler, self.sampler
+        self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
+        self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
+        self.device, self.batch_transform = device, batch_transform
+        self.importance, self.redundancy = importance, redundancy
+        own_batches = self._auto_collation and self.batch_size is None
+        arguments.check_reuse(reuse, final_transform, self._order, self.sampler, own_batches)
+        arguments.check_memory(memory, reuse)
+        arguments.check_redundancy(redundancy, self._order, seed, reuse)
+        arguments.check_importance(importance, self._order, seed, reuse)
+        self._reuse = ReuseSession(dataset, reuse, final_transform, memory, self.seed, redundancy)
+        as_given = self.collate_fn is default_collate and final_transform is None
+        by_rows = self._auto_collation and as_given and not is_iterable
+        reuses = final_transform is not None or self._reuse.keeps_account
+        self._placement = Placement.of(
+            dataset, device, batch_transform, batched=self._auto_collation, by_rows=by_rows, reuses=reuses
+        )
+        self._counters, self._bad_samples = Counters(), BadSamples(on_error, error_budget)
+        self._importance: ImportanceSession | None = None
+        if importance is not None:
+            size: int = len(dataset)  # type: ignore[arg-type]
+            self._importance = ImportanceSession(
+                importance, size, self.seed, self._counters, self._reuse.redundant
+            )
+        self._progress, self._epochs = Progress(), Epochs()
+        self._close_with_the_loader()
+        accelerate.install()
+
+    def _show_order(self) -> None:
+        """Let `loader.sampler` give our order, for frameworks that re-create a loader from its parts.
+
+        Not for a seed that was drawn: each of several processes has drawn another.
+        """
+        sampler = PlannedSampler(self.dataset, self.seed)  # type: ignore[arg-type]
+        self.__dict__["sampler"] = sampler
+        if self.batch_sampler is not None:
+            self.batch_sampler.sampler = sampler  # type: ignore[attr-defined]
+
+    def _close_with_the_loader(self) -> None:
+        weakref.finalize(self, self._epochs.close_idle)
+        weakref.finalize(self, self._reuse.close)
+
+    @property
+    def _order(self) -> OrderKind:
+        """Who decides the order: a sampler too that was put in the place of our own, as torch allows."""
+        given, own = self._order_given, self._own_sampler
+        if not given.is_planned or own is None:
+            return given
+        batcher: Any = self.batch_sampler
+        within = batcher.sampler if type(batcher) is BatchSampler else own[1]
+        is_own = self._index_sampler is own[0] and within is own[1]
+        return given if is_own else OrderKind.SAMPLER
+
+    # What a training script uses.
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        if isinstance(self.dataset, IterDataPipe | MapDataPipe):
+            return super().__iter__()  # torch's legacy pipes have their own protocol with torch's workers.
+        iterator: Iterator[Batch] = self._get_iterator()
+        return iterator
+
+    def _get_iterator(self) -> Any:
+        """What `iter(loader)` gives: torch's name for it, which subclasses override."""
+        if isinstance(self.dataset, IterDataPipe | MapDataPipe):
+            return super()._get_iterator()
+        order, seed = self._order, self.seed if self._seed_is_given else None
+        if order is not self._order_given:
+            own_batches = self._auto_collation
+            arguments.check_reuse(self.reuse, self.final_transform, order, self.sampler, own_batches)
+            arguments.check_redundancy(self.redundancy, order, seed, self.reuse)
+            arguments.check_importance(self.importance, order, seed, self.reuse)
+        position = self._epochs.next_position(self._progress.position, self._told_sampler)
+        return self._epochs.start(self._settings(), position, self._progress, self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next `iter(loader)` that of `epoch`, which counts from 0: its order, its augmentation.
+
+        For scripts that save the epoch's number and no more. A sampler's `set_epoch` is called as well, or
+        that of an iterable dataset. A loader that stands within this epoch (`load_state_dict`) goes on there.
+        """
+        if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCHS:
+            raise ArgumentError(f"set_epoch: expected an integer from 0 to {MOST_EPOCHS}, but got {epoch!r}")
+        is_iterable = self._order is OrderKind.ITERABLE
+        told: Any = self.dataset if is_iterable else told_sampler(self._told_sampler)
+        if callable(getattr(told, "set_epoch", None)):
+            told.set_epoch(epoch)
+        self._epochs.requested = epoch
+
+    @property
+    def _told_sampler(self) -> object:
+        """The sampler whose `set_epoch` counts."""
+        if self._order is OrderKind.ITERABLE:
+            return None
+        return self._index_sampler if self._order is OrderKind.SAMPLER else self.sampler
+
+    @property
+    def batch(self) -> BatchInfo:
+        """What the batch just yielded consists of: `ids`, `weights`, `epoch`, `step`, `fresh`."""
+        if self._progress.last is None:
+            raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
+        return BatchInfo(self._progress.last)
+
+    def feedback(
+        self,
+        losses: torch.Tensor | None = None,
+        *,
+        logits: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
+        ids: torch.Tensor | None = None,
+    ) -> None:
+        """Report to `importance=` how the model did on the batch just yielded; without it, do nothing.
+
+        Args:
+            losses: One a sample, unweighted (of more dimensions, their mean counts), on any device.
+            logits: (samples, classes), with `targets`: tell also whether a sample was right, and by how much.
+            targets: The right classes.
+            ids: Which samples are meant, if not those of the batch just yielded. Without, a batch may be
+                reported in pieces, in order, as gradient accumulation has them.
+
+        """
+        if self._importance is not None:
+            last = self._progress.last
+            self._importance.report_feedback(
+                None if last is None else yielded(last), losses, logits, targets, ids
+            )
+
+    def close(self) -> None:
+        """End the workers now and not when the loader goes; an epoch that goes on ends with them.
+
+        The loader can be used again afterwards: the next epoch starts new workers.
+        """
+        self._epochs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def report(self) -> Report:
+        """Where the time went, since this loader was made."""
+        importance, redundant = self._importance, self._reuse.redundant
+        return Report.of(
+            self._counters,
+            workers=self.num_workers,
+            executor=self._settings().chosen_executor,
+            bad_samples=self._bad_samples.found,
+            reuse=self._reuse.report(self._epochs.next_epoch),
+            importance=None if importance is None else importance.summary(),
+            redundancy=None if redundant is None else redundant.summary(),
+        )
+
+    def __len__(self) -> int:
+        """How many batches this epoch has; between two epochs, the next one."""
+        if self._importance is not None:
+            choice = self._importance.choice or self._importance.choose(self._progress.position.epoch)
+            return choice.steps(self.batch_size or 1, self.drop_last)
+        plain = super().__len__()
+        if not isinstance(self.reuse, Echo) and self.redundancy is None:
+            return plain
+        given: Any = self.dataset if self._order is OrderKind.ITERABLE else self.sampler
+        samples = len(given) if self._auto_collation else plain
+        return self._reuse.planning.steps(plain, samples, self.batch_size or 1, self.drop_last)
+
+    def __repr__(self) -> str:
+        values = {**vars(self), "shuffle": self._order is OrderKind.SHUFFLED or None}
+        if self._order is not OrderKind.SAMPLER:  # torch fills these in.
+            values |= {"sampler": None, "batch_sampler": None}
+        if self.batch_size is not None:
+            values["batch_sampler"] = None
+        if self.collate_fn in (default_collate, default_convert):
+            values["collate_fn"] = None
+        return represent(type(self), self.dataset, values, signature(DataLoader.__init__))
+
+    # Checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
+        position, requested = self._progress.position, self._epochs.requested
+        if not position.begun and requested not in (None, position.epoch):
+            position = Position(requested)
+        if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
+            position = before_an_epoch(position, self._order, self._index_sampler, self.generator)
+        if isinstance(self.reuse, Echo) and position.epoch > 0 and self._settings().keeps_datasets:
+            arguments.check_echoed_state(self.reuse, self.dataset, self._order)
+        found = self._bad_samples.found
+        seen = found[: len(found) - self._progress.unseen_bad]
+        saved = checkpoint.save(self._identity(), position, seen)
+        if self._importance is not None:
+            saved["importance_state"] = session_state.save(self._importance)
+        return saved
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on where another loader stood: the next epoch gives the rest of its epoch.
+
+        The other loader may have had another number of workers. StateError if it had another dataset size,
+        batch size, seed or kind of order.
+        """
+        identity = self._identity()
+        if not self._seed_is_given:
+            identity["seed"] = checkpoint.seed_of(saved)
+        if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
+            # What was decided by measuring stays decided.
+            identity["split"] = checkpoint.split_of(saved, self._reuse.last_split)
+        steps_are_known = self._order.is_planned and self._importance is None
+        position, found = checkpoint.load(
+            saved,
+            identity,
+            len(self) if steps_are_known else None,
+            has_generator=self.generator is not None,
+            is_stateful=is_stateful(self.dataset),
+        )
+        if self._importance is not None:
+            importance = self._importance.copied(self._counters)
+            session_state.load(importance, saved.get("importance_state"), identity["seed"])
+            steps = session_state.steps_at(importance, position, self.batch_size or 1, self.drop_last)
+            checkpoint.check_steps(position, steps)
+            self._importance = importance
+        self._progress.position, self._progress.unseen_bad = position, 0
+        self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
+        self.seed, self._epochs.next_epoch = identity["seed"], position.epoch
+        self._epochs.requested = None
+        self.close()
+        self._reuse.resume(self.seed, identity["split"])
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree with."""
+        return checkpoint.identity(self._settings(), self._importance.name if self._importance else "")
+
+    def _settings(self) -> LoaderSettings:
+        """The arguments as they are now: torch lets scripts change most of them between epochs."""
+        return LoaderSettings(
+            dataset=self.dataset,
+            order=self._order,
+            index_sampler=None if self._order is OrderKind.ITERABLE else self._index_sampler,
+            batch_size=self.batch_size,
+            batched=self._auto_collation,
+            drop_last=self.drop_last,
+            collate_fn=self.collate_fn,
+            num_workers=self.num_workers,
+            executor=self.executor,
+            context=self.multiprocessing_context,
+            worker_init_fn=self.worker_init_fn,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            timeout=self.timeout,
+            in_order=self.in_order,
+            pin_memory=self.pin_memory,
+            pin_memory_device=self.pin_memory_device,
+            generator=self.generator,
+            seed=self.seed,
+            reuse=self._reuse,
+            importance=self._importance,
+            device=self._placement,
+            bad_samples=self._bad_samples,
+            counters=self._counters,
+        )
+
+    # Accelerate re-creates loaders; it asks for the first of these before it does, then for the second.
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        accelerate.install()
+        return False
+
+    @property
+    def rekindle(self) -> dict[str, Any]:
+        """The arguments that torch's loader does not have, to make another loader like this one with."""
+        return {name: getattr(self, name) for name in arguments.OWN}
+
+    # A copy or a pickle of a loader has no workers, and begins with the next epoch.
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        del kept["_epochs"], kept["_reuse"]
+        position = self._progress.position
+        if self._epochs.requested not in (None, position.epoch):
+            position = Position(self._epochs.requested)
+        kept["_progress"] = Progress(Position(self._epochs.next_epoch) if position.begun else position)
+        kept["_counters"] = Counters()
+        if self._importance is not None:
+            kept["_importance"] = self._importance.copied(kept["_counters"])
+        kept["_bad_samples"] = BadSamples(self.on_error, self.error_budget, list(self._bad_samples.found))
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept, _epochs=Epochs())
+        self._epochs.next_epoch = self._progress.position.epoch
+        self._reuse = ReuseSession(
+            self.dataset, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
+        )
+        if self._importance is not None:
+            self._importance.duplicates = self._reuse.redundant
+        self._close_with_the_loader()

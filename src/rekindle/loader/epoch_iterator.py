@@ -1,0 +1,238 @@
+"""One epoch of a loader: asks the runner for batches and yields them to the training loop."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from threading import Thread
+
+from rekindle.choose import EndOfEpoch
+from rekindle.choose.position import IterablePosition, Position
+from rekindle.core.samples import Batch
+from rekindle.errors import WorkerError
+from rekindle.loader.settings import LoaderSettings
+from rekindle.run import Runner
+from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
+from rekindle.ship import OneAhead, nbytes, pinner, unpack, yielded
+
+_FORGET_EVERY = 64  # batches
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a loader has got: apart from it, because setting an attribute of torch's loader is slow."""
+
+    position: Position = field(default_factory=Position)
+    last: SlotBatch | CollatedBatch | None = None  # the batch yielded last
+    unseen_bad: int = 0  # bad samples, the last found, of a batch that is not yielded yet
+    yielded_at: float | None = None  # when that was, as long as the training loop is at work on it
+
+
+class EpochIterator:
+    """What `iter(loader)` gives. `end` is called when the epoch is over.
+
+    A batch is yielded in one step, which has happened or has not: the position moves in the last lines of
+    `__next__`. After an interrupt anywhere before them (Ctrl-C, say), what was half done is thrown away, and
+    the next call goes on from the position as from a checkpoint, with the runner that `again` gives.
+    """
+
+    def __init__(
+        self,
+        settings: LoaderSettings,
+        runner: Runner,
+        position: Position,
+        progress: Progress,
+        end: Callable[[LoaderSettings, Runner], None],
+        again: Callable[[Runner], Runner],
+        loader: Sized,
+    ) -> None:
+        self._settings, self._runner, self._position = settings, runner, position
+        self._progress, self._end, self._again, self._loader = progress, end, again, loader
+        self._counters, self._in_order = settings.counters, settings.in_order
+        self._pin = pinner(settings.pin_memory, settings.pin_memory_device)
+        self._accounting = settings.reuse.accounting if settings.reuse.keeps_account else None
+        to_device = settings.device.to_device(settings.seed, self._pin)
+        self._to_device = to_device
+        self._ahead = None if to_device is None else OneAhead(runner, to_device)
+        self._ended = self._ending = False
+        self._asking = False  # for a batch; if that is so at the start of `__next__`, the last call failed
+        self._yielded = 0
+        self._length_claimed: int | None = getattr(loader, "_IterableDataset_len_called", None)
+        # An epoch that is dropped halfway takes its workers with it, unless they are to persist.
+        self._drop = weakref.finalize(self, _abandon, runner, settings.persistent_workers)
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getstate__(self) -> object:
+        # As torch's iterators do, in torch's words.
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+    @property
+    def _workers(self) -> Sequence[BaseProcess | Thread]:
+        """The worker processes (or threads), for those who look at torch's iterators this way."""
+        return list(self._runner.workers)
+
+    def __next__(self) -> Batch:
+        progress, counters = self._progress, self._counters
+        asked = time.perf_counter()
+        if progress.yielded_at is not None:
+            counters.consume.add(asked - progress.yielded_at)
+            progress.yielded_at = None
+        if self._ended:
+            self._close_if_ending()
+            raise StopIteration
+        if self._asking:
+            self._go_back()
+        self._asking = True
+        ahead = self._ahead
+        if self._runner.closed and not (ahead is not None and ahead.holds):
+            raise WorkerError(
+                "the workers of this epoch are gone after an earlier error; start a new one with iter()"
+            )
+        if ahead is not None:
+            return self._next_on_device(ahead, asked)
+        ready = self._runner.next()
+        got = time.perf_counter()
+        counters.wait.add(got - asked)
+        if isinstance(ready, EndOfEpoch):
+            self._finish()
+            raise StopIteration
+        now = got
+        if isinstance(ready, CollatedBatch) and self._pin is None:
+            batch = ready.value
+            counters.collate.nbytes += nbytes(batch) if ready.nbytes is None else ready.nbytes
+            if ready.at_once:
+                counters.load.add(got - asked, 0, len(ready.order.indices))
+            self._account(ready, batch)
+        else:
+            try:
+                batch = unpack(ready)
+                self._account(ready, batch)
+                if self._pin is not None:
+                    batch = self._pin(batch)
+            except Exception:  # This batch's own: the next call is for the next one.
+                self._asking = False
+                raise
+            now = time.perf_counter()
+            counters.ship.add(now - got)
+        position = self._position
+        moved = self._moved(ready)
+        # One step. Python looks for signals at calls and in loops, and there are none from here on.
+        position.step, position.ahead, position.iterable = moved
+        progress.last, progress.position, progress.yielded_at = ready, position, now
+        self._asking = False
+        return batch
+
+    def _next_on_device(self, ahead: OneAhead, asked: float) -> Batch:
+        """The next batch, on the device; the one after it is put on its way."""
+        progress, counters = self._progress, self._counters
+        sent = ahead.next()
+        got = time.perf_counter()
+        counters.wait.add(got - asked)
+        if isinstance(sent, EndOfEpoch):
+            self._finish()
+            raise StopIteration
+        found = self._settings.bad_samples.found
+        known = len(found)
+        ahead.look_ahead()
+        unseen_bad = len(found) - known
+        batch = ahead.receive(sent)
+        if self._accounting is not None:
+            self._account(sent.ready, unpack(sent.ready))
+        now = time.perf_counter()
+        counters.ship.add(now - got)
+        position = self._position
+        moved = self._moved(sent.ready)
+        # One step, as above.
+        position.step, position.ahead, position.iterable = moved
+        progress.last, progress.position, progress.yielded_at = sent.ready, position, now
+        progress.unseen_bad = unseen_bad
+        self._asking = False
+        return batch
+
+    def _moved(self, ready: SlotBatch | CollatedBatch) -> tuple[int, frozenset[int], IterablePosition | None]:
+        """Count a batch that is about to be yielded; returns what becomes of the position with it."""
+        position, order = self._position, ready.order
+        self._counters.batches += 1
+        self._counters.samples += len(order.indices) - len(ready.bad)
+        if position.sampler is not None and not order.step % _FORGET_EVERY:
+            position.sampler.forget_before(position.step)
+        iterable = position.iterable
+        if iterable is not None:
+            iterable = iterable.after_a_batch(ready.worker, ready.dataset_state)
+            self._warn_of_length()
+        step, ahead = position.after_a_batch(order.step, in_order=self._in_order)
+        return step, ahead, iterable
+
+    def _go_back(self) -> None:
+        """Begin again from the position, if an interrupt of the last call may have lost a batch."""
+        if (self._runner if self._ahead is None else self._ahead).steady:
+            return
+        runner = self._again(self._runner)
+        self._drop.detach()
+        self._runner = runner
+        self._ahead = None if self._to_device is None else OneAhead(runner, self._to_device)
+        self._drop = weakref.finalize(self, _abandon, runner, self._settings.persistent_workers)
+
+    def _account(self, ready: SlotBatch | CollatedBatch, batch: Batch) -> None:
+        """Tell reuse what the training loop gets."""
+        if self._accounting is not None:
+            importance = self._settings.importance
+            uses = None if importance is None else importance.scores.uses
+            self._accounting.note(yielded(ready), batch, self._settings.reuse.store, uses)
+
+    def _warn_of_length(self) -> None:
+        """Warn, as torch does, if an iterable dataset gives more than it said."""
+        self._yielded += 1
+        claimed = self._length_claimed
+        if claimed is None or self._yielded <= claimed:
+            return
+        message = (
+            f"Length of IterableDataset {self._settings.dataset} was reported to be {claimed}"
+            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
+        )
+        if self._settings.num_workers > 0:
+            message += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker."
+            )
+        warnings.warn(message, stacklevel=4)
+
+    def _finish(self) -> None:
+        position, progress = self._position, self._progress
+        kept = position.iterable if self._settings.keeps_datasets else None
+        following = Position(position.epoch + 1, iterable=None if kept is None else kept.after_the_end())
+        # One step, as in `__next__`.
+        progress.position = following if progress.position is position else progress.position
+        self._ended = self._ending = True
+        self._drop.detach()
+        self._end(self._settings, self._runner)
+        self._ending = False
+
+    def _close_if_ending(self) -> None:
+        """End the workers if an interrupt came before it was decided what becomes of them."""
+        if self._ending:
+            self._runner.close()
+            self._ending = False
+
+    def detach(self) -> None:
+        """End this epoch; its workers go on without it."""
+        self._ended = True
+        self._drop.detach()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._runner.close()
+
+
+def _abandon(runner: Runner, persistent: bool) -> None:
+    if not persistent:
+        runner.close()

@@ -1,0 +1,234 @@
+"""Starts and ends the epochs of a loader: who loads the batches, and which."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sized
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from rekindle.choose import OrderKind, PlannedEpochs, SamplerOrders, iterable_orders
+from rekindle.choose.position import Position
+from rekindle.choose.sampler_epochs import ToldEpoch
+from rekindle.choose.seeding import start_iterable as start_iterable_position
+from rekindle.choose.seeding import worker_seed
+from rekindle.core.changes import Watched
+from rekindle.loader.epoch_iterator import EpochIterator, Progress
+from rekindle.loader.settings import LoaderSettings
+from rekindle.run import IterableRunner, MapRunner, Runner, start_iterable, start_map
+from rekindle.run.idle_runner import IdleRunner
+from rekindle.ship.batch_echo import EchoedIterableBatches, EchoedMapBatches
+
+
+class Epochs:
+    """The epochs of one loader. It does not refer to the loader, whose end closes it."""
+
+    def __init__(self) -> None:
+        self.next_epoch = 0
+        self.requested: int | None = None  # what `set_epoch` has made the next one
+        self._told = ToldEpoch()
+        self._idle = IdleRunner()
+        self._current: weakref.ref[EpochIterator] | None = None
+        self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
+        self._planned: PlannedEpochs | None = None
+
+    def start(
+        self, settings: LoaderSettings, position: Position, progress: Progress, loader: Sized
+    ) -> EpochIterator:
+        """An iterator over the batches from a position on; it keeps the `loader` alive."""
+        earlier = self._current() if self._current is not None else None
+        if settings.persistent_workers and earlier is not None:
+            earlier.detach()
+        # Persistent workers are seeded once; an iterable dataset starts again with every epoch all the same.
+        once = settings.persistent_workers and settings.order is not OrderKind.ITERABLE
+        kept_seed = self._kept_worker_seed if once else None
+        if settings.order is OrderKind.SAMPLER:
+            position.sampler = _follow_sampler(settings, position, kept_seed, self._told)
+        base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
+        self._kept_worker_seed = base_seed
+        runner = self._idle.take(settings.watched, settings.persistent_workers)
+        if runner is None:
+            settings.reuse.prepare()
+            runner = self._start_runner(settings, base_seed)
+            if settings.num_workers > 0 and position.iterable is not None:  # They have new copies.
+                position.iterable = replace(position.iterable, is_live=False)
+        try:
+            self._give_orders(settings, runner, position, base_seed, kept_seed)
+        except BaseException:  # The user's sampler raised, say: nobody will ever ask this runner for a batch.
+            runner.close()
+            raise
+        if self._planned is not None:
+            self._planned.plan_ahead()  # Now that workers are busy.
+        again = partial(self._begin_again, settings, position, base_seed, kept_seed)
+        iterator = EpochIterator(settings, runner, position, progress, self._end, again, loader)
+        self._current = weakref.ref(iterator)
+        position.begun, progress.unseen_bad = True, 0
+        progress.position, self.next_epoch = position, position.epoch + 1
+        return iterator
+
+    def _start_runner(self, settings: LoaderSettings, base_seed: int) -> Runner:
+        """New workers, and a look at what they get copies of."""
+        looks = settings.keeps_proven_workers or settings.persistent_workers
+        watched = self._idle.watch(settings.watched if looks else None)
+        runner = _start_runner(settings, base_seed, watched if settings.keeps_proven_workers else None)
+        self._idle.started(runner, keep=settings.persistent_workers)
+        return runner
+
+    def next_position(self, position: Position, sampler: object) -> Position:
+        """Where the next epoch begins: at `position`, unless it has begun there, or another is asked for.
+
+        That is by `set_epoch`, the loader's or a sampler's. Told the epoch of the position, it stays there.
+        """
+        if not self._told.is_of(sampler):
+            self._told = ToldEpoch(sampler)
+        told, requested = self._told.news(), self.requested
+        self.requested = None
+        wanted = told if requested is None else requested
+        if position.begun:
+            return Position(self.next_epoch if wanted is None else wanted)
+        return position if wanted in (None, position.epoch) else Position(wanted)
+
+    def _begin_again(
+        self,
+        settings: LoaderSettings,
+        position: Position,
+        base_seed: int,
+        kept_seed: int | None,
+        runner: Runner,
+    ) -> Runner:
+        """Go back to a position after an interrupt, with whatever was half done thrown away."""
+        sampler = position.sampler
+        if sampler is not None and not sampler.is_drawing:
+            sampler.go_back(position.step, position.ahead)
+        elif sampler is not None:
+            position.sampler_state = sampler.resume_after(position.step)
+            position.sampler = _follow_sampler(settings, position, kept_seed, self._told)
+        if position.iterable is not None:
+            position.iterable = replace(position.iterable, is_live=False)
+        if settings.num_workers > 0:
+            runner.close()
+            runner = self._start_runner(settings, base_seed)
+        self._give_orders(settings, runner, position, base_seed, kept_seed)
+        return runner
+
+    def is_ahead_at(self, position: Position) -> bool:
+        """Whether workers are already loading batches from this position on."""
+        return self._idle.is_ahead_at(position)
+
+    def close(self) -> None:
+        """End the workers; an epoch that goes on ends with them."""
+        earlier = self._current() if self._current is not None else None
+        if earlier is not None:
+            earlier.detach()
+            earlier.close()
+        self._idle.close()
+
+    def close_idle(self) -> None:
+        """End the workers that no epoch is using."""
+        self._idle.close()
+
+    def _give_orders(
+        self,
+        settings: LoaderSettings,
+        runner: Runner,
+        position: Position,
+        base_seed: int,
+        kept_seed: int | None,
+    ) -> None:
+        if settings.order is OrderKind.ITERABLE:
+            assert position.iterable is not None
+            # A stream's batches are numbered as they are yielded; what is echoed is numbered behind that.
+            position.step, position.ahead = position.step + len(position.ahead), frozenset()
+            first = 0 if isinstance(runner, EchoedIterableBatches) else position.step
+            orders = iterable_orders(position.epoch, settings.batch_size, first)
+            iterable_runner = cast("IterableRunner", runner)
+            iterable_runner.begin_iterable(orders, settings.batch_size or 1, position.iterable)
+        elif position.sampler is not None:
+            cast("MapRunner", runner).begin(position.sampler, lambda _: base_seed)
+        elif not self._idle.is_ahead_at(position):
+            seed_of_epoch: Callable[[int], int] = partial(worker_seed, settings.seed)
+            if kept_seed is not None:
+                seed_of_epoch = lambda _: base_seed  # noqa: E731
+            if isinstance(runner, EchoedMapBatches):
+                planned = partial(self._plan, settings, position.epoch)
+                runner.begin_planned(planned, seed_of_epoch, position.epoch, position.step)
+            else:
+                orders = self._plan(settings, position.epoch, position.step, position.ahead)
+                cast("MapRunner", runner).begin(orders, seed_of_epoch)
+
+    def _plan(
+        self, settings: LoaderSettings, epoch: int, first_step: int, without: Collection[int]
+    ) -> PlannedEpochs:
+        """Our own order from here on: the next epoch follows without a pause."""
+        choice = None if settings.importance is None else settings.importance.choose(epoch)
+        one = choice is not None or not self._idle.can_load_ahead
+        plan_of = settings.reuse.planning.plan_of(
+            choice,
+            {
+                "shuffle": settings.order is OrderKind.SHUFFLED,
+                "batch_size": settings.batch_size or 1,
+                "drop_last": settings.drop_last,
+            },
+        )
+        self._planned = PlannedEpochs(plan_of, epoch=epoch, first_step=first_step, without=without, one=one)
+        return self._planned
+
+    def _end(self, settings: LoaderSettings, runner: Runner) -> None:
+        """Keep the runner of an epoch that is over for the next one, or end it."""
+        importance = settings.importance
+        if importance is not None:  # All that this epoch can tell is known now: choose for the next one.
+            try:
+                importance.choose(self.next_epoch, ended=True)
+            except BaseException:
+                runner.close()
+                raise
+        if settings.num_workers == 0 or not (settings.persistent_workers or self._idle.can_keep):
+            runner.close()
+            return
+        is_ahead = settings.order.is_planned and self._idle.can_load_ahead
+        if importance is not None and is_ahead:
+            kept_seed = self._kept_worker_seed if settings.persistent_workers else None
+            self._give_orders(settings, runner, Position(self.next_epoch), kept_seed or 0, kept_seed)
+        self._idle.keep(runner, self.next_epoch, is_ahead=is_ahead)
+
+
+def _start_runner(settings: LoaderSettings, base_seed: int, watched: Watched | None) -> Runner:
+    work, echo = settings.work(base_seed, watched), settings.reuse.batch_echo
+    if settings.order is OrderKind.ITERABLE:
+        iterable_runner = start_iterable(work)
+        if echo is None:
+            return iterable_runner
+        return EchoedIterableBatches(iterable_runner, echo.factor, echo.buffer, settings.seed)
+    runner = start_map(work)
+    return runner if echo is None else EchoedMapBatches(runner, echo.factor, echo.buffer, settings.seed)
+
+
+def _follow_sampler(
+    settings: LoaderSettings, position: Position, kept_seed: int | None, told: ToldEpoch
+) -> SamplerOrders:
+    assert settings.index_sampler is not None
+    planning, batch_size = settings.reuse.planning, settings.batch_size or 1
+    return SamplerOrders(
+        settings.index_sampler,
+        batched=settings.batched,
+        epoch=position.epoch,
+        generator=settings.generator,
+        base_seed=kept_seed,
+        resume=position.sampler_state,
+        without=position.ahead,
+        keep_recent=settings.bad_samples.on_error == "substitute",
+        refresh=planning.refresh(),
+        plan_of=planning.plan_of_sampler(position.epoch, batch_size, settings.drop_last),
+        told=told,
+    )
+
+
+def _base_seed(settings: LoaderSettings, position: Position) -> int:
+    """What torch would seed its workers with."""
+    if position.sampler is not None:
+        return position.sampler.base_seed
+    if settings.order is OrderKind.ITERABLE:
+        workers, generator = settings.num_workers, settings.generator
+        return start_iterable_position(position, settings.seed, workers, generator).base_seed
+    return worker_seed(settings.seed, position.epoch)

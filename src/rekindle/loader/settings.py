@@ -1,0 +1,111 @@
+"""What a loader was asked for, as it stands when an epoch starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import torch
+
+from rekindle.choose import OrderKind
+from rekindle.choose.importance.session import ImportanceSession
+from rekindle.core.changes import Watched
+from rekindle.core.counters import Counters
+from rekindle.core.samples import Batch, Index
+from rekindle.prepare.declared import releases_gil
+from rekindle.reuse.session import ReuseSession
+from rekindle.run import BadSamples, Executor, Work, choose_executor
+from rekindle.run.runner import ChosenExecutor
+from rekindle.ship.device_options import Placement
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """The arguments of a loader, under torch's names, and the parts that it was wired from."""
+
+    dataset: Any
+    order: OrderKind
+    index_sampler: Iterable[Index] | None
+    batch_size: int | None
+    batched: bool
+    drop_last: bool
+    collate_fn: Callable[[Any], Batch]
+    num_workers: int
+    executor: Executor
+    context: BaseContext | None
+    worker_init_fn: Callable[[int], None] | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    timeout: float
+    in_order: bool
+    pin_memory: bool
+    pin_memory_device: str
+    generator: torch.Generator | None
+    seed: int
+    reuse: ReuseSession
+    importance: ImportanceSession | None
+    device: Placement
+    bad_samples: BadSamples
+    counters: Counters
+
+    @property
+    def chosen_executor(self) -> ChosenExecutor:
+        """Who loads the batches."""
+        return choose_executor(
+            self.executor,
+            self.num_workers,
+            # Threads would share one copy of an iterable dataset.
+            releases_gil=self.order is not OrderKind.ITERABLE and releases_gil(self.reuse.dataset),
+            reuses=self.reuse.splits_samples,
+        )
+
+    @property
+    def keeps_proven_workers(self) -> bool:
+        """Whether workers live on after an epoch if nothing was changed; not if a `worker_init_fn` expects to
+        be called for every epoch, nor if they persist anyhow.
+        """
+        return self.num_workers > 0 and not self.persistent_workers and self.worker_init_fn is None
+
+    @property
+    def keeps_datasets(self) -> bool:
+        """Whether the workers' copies of the dataset go on from one epoch to the next."""
+        return self.num_workers == 0 or self.persistent_workers
+
+    @property
+    def watched(self) -> tuple[object, ...]:
+        """What workers get copies of, or are started by: as long as it is the same, they can be kept."""
+        plain = (
+            self.num_workers,
+            self.chosen_executor,
+            self.prefetch_factor,
+            self.timeout,
+            self.in_order,
+            None if self.context is None else self.context.get_start_method(),
+        )
+        return plain, self.dataset, self.collate_fn, *self.reuse.watched
+
+    def work(self, base_seed: int, watched: Watched | None) -> Work:
+        """What a runner has to know."""
+        is_iterable = self.order is OrderKind.ITERABLE
+        return Work(
+            dataset=self.reuse.iterable_view() if is_iterable else self.reuse.dataset,
+            batched=self.batched,
+            collate_fn=self.collate_fn,
+            drop_last=self.drop_last,
+            workers=self.num_workers,
+            executor=self.chosen_executor,
+            context=self.context,
+            worker_init_fn=self.worker_init_fn,
+            window=max(1, (self.prefetch_factor or 1) * self.num_workers),
+            timeout=self.timeout,
+            # Echoes of batches are counted, so the batches are loaded in order.
+            in_order=self.in_order or self.reuse.batch_echo is not None,
+            seed=self.seed,
+            base_seed=base_seed,
+            bad_samples=self.bad_samples,
+            counters=self.counters,
+            reused=self.reuse.worker_view,
+            watched=watched,
+        )

@@ -1,0 +1,121 @@
+"""Images of one size in memory, such as CIFAR-10."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rekindle.errors import ArgumentError
+from rekindle.prepare.native_images import NativeImages, Transform, own_steps
+from rekindle.prepare.steps.step import Image, Uniforms, Value
+
+if TYPE_CHECKING:
+    from rekindle.prepare.fused_kernel import Values
+    from rekindle.prepare.pipeline import Pipeline
+
+
+class ArrayImages(NativeImages):
+    """A dataset of images of one size in memory, such as CIFAR-10, with labels: `ds[i]` is (image, label).
+
+    Flips, crops, conversion and normalization of a whole batch are one call.
+
+    Args:
+        images: An array of bytes, samples × height × width × 3.
+        labels: A label for each.
+        transform: Steps of `rekindle.transforms`, in a list or a Compose; None yields the arrays unchanged.
+        dtype: `torch.uint8` leaves the conversion to floats and the normalization to the device.
+        channels_last: Whether channels are last in memory (`torch.channels_last`).
+        place: Where steps run: "cpu", "device", or the first step to run on the device; see `open`.
+
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: Sequence[int] | NDArray[np.integer],
+        transform: Transform = None,
+        *,
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+        place: str | int = "cpu",
+    ) -> None:
+        array = np.asarray(images)
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+            raise ArgumentError(
+                f"images are {array.dtype} {array.shape}. Give bytes (uint8), samples × height × width × 3."
+            )
+        self.images: NDArray[np.uint8] = np.ascontiguousarray(array)
+        self._labels = np.asarray(labels, dtype=np.int64)
+        if self._labels.shape != (len(array),):
+            raise ArgumentError(
+                f"{len(array)} images, but labels of shape {self._labels.shape}. Give one for each image."
+            )
+        self._set_transform(transform, place, dtype, channels_last)
+
+    def _set_transform(
+        self,
+        transform: Transform,
+        place: str | int = "cpu",
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        steps = own_steps(transform)
+        if steps is None:
+            raise ArgumentError(f"transform is {transform!r}. Give steps of rekindle.transforms.")
+        self._transform = transform
+        _, height, width, _ = self.images.shape
+        self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, size=(height, width))
+
+    def _use(self, pipeline: Pipeline) -> None:
+        super()._use(pipeline)
+        self._runs_many = pipeline.runs_many()
+
+    def with_transform(self, transform: Transform) -> Self:
+        """The same images with another transform."""
+        other = copy.copy(self)
+        other._set_transform(transform)
+        return other
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def targets(self) -> list[int]:
+        """The label of each sample."""
+        targets: list[int] = self._labels.tolist()
+        return targets
+
+    def raw(self, index: int) -> Image:
+        image: Image = self.images[self._check(index)]
+        return image
+
+    def label(self, index: int) -> int:
+        return int(self._labels[self._check(index)])
+
+    def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
+        """(image, label), given `uniforms` random numbers."""
+        assert self._pipeline is not None
+        index = self._check(index)
+        return self._pipeline.make_image(self.images[index], uniforms), int(self._labels[index])
+
+    def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
+        """Write the image to `out`, given `uniforms` random numbers; returns the label."""
+        assert self._pipeline is not None
+        index = self._check(index)
+        self._pipeline.run_image(self.images[index], uniforms, out)
+        return int(self._labels[index])
+
+    def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
+        """Write an image to each row of `out`, given a row of random numbers for each; returns the labels."""
+        if not self._runs_many:
+            return super().write_many(indices, uniforms, out)
+        assert self._pipeline is not None
+        chosen = np.asarray(indices, dtype=np.int64)
+        self._pipeline.run_many(self.images, chosen, uniforms, out)
+        labels: list[int] = self._labels[chosen].tolist()
+        return labels

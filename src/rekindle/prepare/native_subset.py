@@ -1,0 +1,86 @@
+"""A `torch.utils.data.Subset` of a native dataset, as a native dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.errors import DecodeError
+from rekindle.fetch.source import Stored
+from rekindle.prepare.steps.step import Uniforms, Value
+
+if TYPE_CHECKING:
+    from rekindle.prepare.device.device_steps import DeviceSteps
+    from rekindle.prepare.fused_kernel import Values
+    from rekindle.prepare.native import NativeDataset
+    from rekindle.prepare.native_images import Transform
+    from rekindle.prepare.pipeline import Pipeline
+
+
+class NativeSubset:
+    """Some samples of a native dataset, by their indices there; the methods are those of `NativeDataset`."""
+
+    def __init__(self, dataset: NativeDataset, indices: Sequence[int] | NDArray[np.int64]) -> None:
+        self.dataset = dataset
+        self._indices: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
+        self.uniforms = dataset.uniforms
+        self.releases_gil, self.draws_nothing = dataset.releases_gil, dataset.draws_nothing
+
+    def become(self, other: NativeSubset) -> None:
+        """Have the same samples as another subset from now on."""
+        vars(self).update(vars(other))
+
+    @property
+    def transform(self) -> Transform:
+        return self.dataset.transform
+
+    @property
+    def device_steps(self) -> DeviceSteps | None:
+        return self.dataset.device_steps
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> tuple[Value, int]:
+        return self.dataset[int(self._indices[index])]
+
+    def example(self) -> tuple[Value, int] | None:
+        return self.dataset.example()
+
+    def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
+        return self.dataset.sample(int(self._indices[index]), uniforms)
+
+    def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
+        return self.dataset.write(int(self._indices[index]), uniforms, out)
+
+    def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
+        return self.dataset.write_many(self._mapped(indices), uniforms, out)
+
+    def split(self, split_point: int) -> tuple[Pipeline, Pipeline]:
+        return self.dataset.split(split_point)
+
+    def raw(self, index: int) -> Stored:
+        return self.dataset.raw(int(self._indices[index]))
+
+    def label(self, index: int) -> int:
+        return self.dataset.label(int(self._indices[index]))
+
+    def located(self, error: DecodeError, index: int) -> DecodeError:
+        return self.dataset.located(error, int(self._indices[index]))
+
+    def encoded_lengths(self) -> NDArray[np.int64] | None:
+        lengths = self.dataset.encoded_lengths()
+        return None if lengths is None else lengths[self._indices]
+
+    def will_need(self, indices: Sequence[int]) -> None:
+        self.dataset.will_need(self._mapped(indices))
+
+    def before_device(self) -> NativeSubset:
+        return NativeSubset(self.dataset.before_device(), self._indices)
+
+    def _mapped(self, indices: Sequence[int]) -> list[int]:
+        mapped: list[int] = self._indices[np.asarray(indices, dtype=np.int64)].tolist()
+        return mapped

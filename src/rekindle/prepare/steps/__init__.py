@@ -1,0 +1,1 @@
+"""The image steps, one file each kind."""

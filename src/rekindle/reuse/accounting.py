@@ -1,0 +1,83 @@
+"""What came of reuse: which batches were yielded, which cached parts are of no more use, what was saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset
+
+from rekindle.choose.batch_orders import YieldedBatch
+from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.core.samples import Batch
+from rekindle.reuse.cache.store import Store
+from rekindle.reuse.planning import ReusePlanning
+from rekindle.reuse.report import ReuseReport
+from rekindle.reuse.settings import Echo, Refurbish
+from rekindle.reuse.split_point import SplitPoint
+from rekindle.reuse.view_counter import ViewCounter
+
+
+class ReuseAccounting:
+    """Keeps account of the batches that a loader yields."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        reuse: Refurbish | Echo | None,
+        planning: ReusePlanning,
+        redundant: DuplicatePolicy | None,
+        seed: int,
+    ) -> None:
+        self._dataset, self._reuse, self._seed = dataset, reuse, seed
+        self._planning, self._redundant = planning, redundant
+        self._views: ViewCounter | None = None
+        self._samples = self._planned = self._recomputed = 0
+
+    def note(
+        self, yielded: YieldedBatch, batch: Batch, store: Store | None, uses: NDArray[np.int64] | None
+    ) -> None:
+        """Count a batch, and let go of the cached parts that were used for the last time.
+
+        `uses` are the samples' own, where a method of importance chooses.
+        """
+        order, redundant = yielded.order, self._redundant
+        if redundant is not None:
+            redundant.stats.record(order, yielded.ids, self._planning.plain_refresh(), uses)
+        if self._reuse is None:
+            return
+        if self._views is None:
+            size = 0 if isinstance(self._dataset, IterableDataset) else len(self._dataset)
+            self._views = ViewCounter(size, self._seed)
+        self._samples += len(yielded.ids)
+        self._planned += int(np.count_nonzero(yielded.planned))
+        self._recomputed += int(np.count_nonzero(yielded.recomputed))
+        self._views.count(yielded.ids, batch)
+        if store is None or order.plan is None:
+            return
+        if order.plan.last_uses is not None:
+            ended = order.plan.last_uses[order.plan.rows(order.step)]
+            store.drop(order.ids[ended], before=order.epoch + 1)
+        if redundant is not None:
+            store.drop(redundant.superseded(order), before=order.epoch)
+
+    def report(self, split: SplitPoint, store: Store | None, fits: float, epochs: int) -> ReuseReport | None:
+        """What was saved in so many epochs, and what it cost in diversity; None before the first batch."""
+        views = self._views
+        if views is None:
+            return None
+        stats = None if store is None else store.stats
+        saved = stats.hits * stats.seconds / stats.misses if stats is not None and stats.misses else 0.0
+        return ReuseReport(
+            cure=repr(self._reuse),
+            split=split.described(),
+            planned_share=self._planned / max(self._samples, 1),
+            fresh_share=self._recomputed / max(self._samples, 1),
+            held_share=None if store is None or stats is None else stats.entries / max(store.size, 1),
+            fits=fits,
+            seconds_saved=saved,
+            store=stats,
+            expected=split.expected(epochs),
+            counted=views.counted(),
+        )

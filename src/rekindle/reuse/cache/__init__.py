@@ -1,0 +1,1 @@
+"""The cache of partly prepared samples: memory first, then disk."""

@@ -1,0 +1,145 @@
+"""Memory that all workers of a store see, and the one lock that its writers take."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.reduction import DupFd
+from types import TracebackType
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.core.memfd import anonymous_file, map_file, reserve
+from rekindle.errors import OutOfMemoryError
+
+_PAGE = 4096
+Field: TypeAlias = tuple[str, type[np.int64 | np.uint8], int]  # name, type, number of elements
+
+
+class SharedLock:
+    """One writer at a time, among threads and processes; a killed process releases it.
+
+    The file lock belongs to the process: the kernel releases it however the process ends. It does not exclude
+    other threads of the same process, so a thread lock is taken first.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._threads = threading.Lock()
+        _locks.add(self)
+
+    def forked(self) -> None:
+        """In a forked process, where the thread that held the lock does not exist."""
+        self._threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
+        finally:
+            self._threads.release()
+
+
+_locks: weakref.WeakSet[SharedLock] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class SharedMemory:
+    """Named arrays, zero at first, then a heap whose pages are reserved on demand.
+
+    Worker processes get it as a file descriptor: by fork, or pickled with the arguments of a spawned process.
+
+    Attributes:
+        arrays: The int64 arrays.
+        flags: The uint8 arrays.
+        heap: The bytes after them.
+        lock: To be held by who writes.
+
+    """
+
+    def __init__(self, fields: list[Field], heap: int, fd: int = -1) -> None:
+        self._fields, self._heap = fields, heap
+        starts, end = [], 0
+        for _, kind, count in fields:
+            starts.append(end)
+            end += -(-np.dtype(kind).itemsize * count // 64) * 64
+        self._heap_start = -(-end // _PAGE) * _PAGE
+        self.fd = self._create() if fd < 0 else fd
+        memory = map_file(self.fd, self._heap_start + heap)
+        self.arrays: dict[str, NDArray[np.int64]] = {}
+        self.flags: dict[str, NDArray[np.uint8]] = {}
+        for (name, kind, count), start in zip(fields, starts, strict=True):
+            content = memory[start : start + np.dtype(kind).itemsize * count]
+            if kind is np.uint8:
+                self.flags[name] = content
+            else:
+                self.arrays[name] = content.view(np.int64)
+        self.heap = memory[self._heap_start :]
+        self.lock = SharedLock(self.fd)
+
+    def _create(self) -> int:
+        fd = -1
+        try:
+            fd = anonymous_file(self._heap_start + self._heap)
+            reserve(fd, 0, self._heap_start)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise OutOfMemoryError(
+                f"no memory for the index of a cache, {self._heap_start / 2**20:.1f} MiB: "
+                f"{error.strerror}. Train without reuse, or raise the memory limit of this process."
+            ) from error
+        return fd
+
+    def reserve_heap(self, start: int, nbytes: int) -> bool:
+        """Take the memory of a part of the heap from the system; False if there is none."""
+        try:
+            reserve(self.fd, self._heap_start + start, nbytes)
+        except OSError:
+            return False
+        return True
+
+    def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[list[Field], int, _Duplicate]]:
+        return _unpickle, (self._fields, self._heap, DupFd(self.fd))
+
+    def close(self) -> None:
+        """Release the memory; other processes, and arrays in it, keep it alive."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):
+            self.close()
+
+
+class _Duplicate(Protocol):
+    """A file descriptor on its way to another process."""
+
+    def detach(self) -> int: ...
+
+
+def _unpickle(fields: list[Field], heap: int, duplicate: _Duplicate) -> SharedMemory:
+    return SharedMemory(fields, heap, duplicate.detach())

@@ -1,0 +1,62 @@
+"""How a store was used: counters that all its workers add to, each in a cache line of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
+
+HITS, MISSES, REFUSED, ERRORS, MICROSECONDS = range(5)
+_COLUMNS = 8  # of 8 bytes: a cache line
+_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store holds and how all its workers used it."""
+
+    entries: int
+    nbytes: int
+    capacity: int | None  # in bytes; None if only the disk limits it
+    hits: int
+    misses: int
+    refused: int
+    errors: int
+    seconds: float  # spent on computing values that were missing, as reported by `note_seconds`
+
+
+def fields() -> list[Field]:
+    """The shared arrays of the counters."""
+    return [("counter_rows", np.int64, 8), ("counters", np.int64, _ROWS * _COLUMNS)]
+
+
+class CacheCounters:
+    """Adding takes a fraction of a microsecond and no lock; reading adds up the rows of all threads."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._lock = memory.lock
+        self._rows_taken = memory.arrays["counter_rows"]
+        self._counters: NDArray[np.int64] = memory.arrays["counters"]
+        self._words = self._counters.data
+        self._own = threading.local()
+
+    def add(self, column: int, count: int = 1) -> None:
+        own = self._own
+        if getattr(own, "pid", 0) != os.getpid():
+            own.pid, own.row = os.getpid(), self._take_row()
+        self._words[own.row + column] += count
+
+    def _take_row(self) -> int:
+        with self._lock:
+            # Latecomers share the last row; they may lose a count to each other.
+            row = min(int(self._rows_taken[0]), _ROWS - 1)
+            self._rows_taken[0] = row + 1
+        return row * _COLUMNS
+
+    def total(self, column: int) -> int:
+        return int(self._counters[column::_COLUMNS].sum())

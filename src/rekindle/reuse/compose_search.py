@@ -1,0 +1,186 @@
+"""Where a dataset keeps its Compose, and the same dataset with another function in its place.
+
+The Compose is looked for in the attributes `transform` and `transforms`, then in all others; in the dataset
+itself or in an object that calls it, such as a wrapper that makes two views of an image; through `Subset` and
+`ConcatDataset`, nested as they may be. It is replaced wherever it is found.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+
+from rekindle.core.samples import Sample
+from rekindle.prepare.native_images import NativeImages, own_steps
+from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentations
+from rekindle.reuse.layers import is_compose, layers_of
+
+Part: TypeAlias = Callable[..., Sample]
+_USUAL_NAMES = ("transform", "transforms")
+
+
+class FoundCompose(NamedTuple):
+    """A Compose whose steps can be applied one after the other; None, and the reason, if there is none."""
+
+    compose: Any
+    reason: str = ""
+
+    @property
+    def albumentations(self) -> bool:
+        """Whether it is one of Albumentations, which is called with arrays by name."""
+        return is_albumentations(self.compose)
+
+
+def find_compose(dataset: Any) -> FoundCompose:
+    """The Compose of a map-style dataset that is not native."""
+    if isinstance(dataset, IterableDataset):
+        return FoundCompose(None, f"{type(dataset).__name__} is an iterable dataset")
+    if isinstance(dataset, ConcatDataset):
+        return _common(dataset)
+    inner = _inner(dataset)
+    return find_compose(inner) if inner is not None else _judged(dataset, _composes_of(dataset))
+
+
+def with_compose_replaced(dataset: Any, part: Part) -> Any:
+    """A copy of a dataset that calls `part` wherever it would call its Compose."""
+    if isinstance(dataset, NativeImages):
+        if own_steps(dataset.transform) is not None:
+            return _Transformed(dataset.with_transform(None), part)
+        return dataset.with_transform(part)
+    replaced = copy.copy(dataset)
+    if isinstance(dataset, ConcatDataset):
+        replaced.datasets = [with_compose_replaced(member, part) for member in dataset.datasets]
+        return replaced
+    inner = _inner(dataset)
+    if inner is not None:
+        replaced.dataset = with_compose_replaced(inner, part)
+        return replaced
+    compose = find_compose(dataset).compose
+    for name, value in vars(dataset).items():
+        if value is compose:
+            setattr(replaced, name, part)
+        elif any(one is compose for one in _held_by(value).values()):
+            wrapper = copy.copy(value)
+            for inside, one in _held_by(value).items():
+                if one is compose:
+                    setattr(wrapper, inside, part)
+            setattr(replaced, name, wrapper)
+    return replaced
+
+
+class _Transformed(Dataset[tuple[Sample, int]]):
+    """Images with a function applied to each."""
+
+    def __init__(self, images: NativeImages, part: Part) -> None:
+        self._images, self._part = images, part
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[Sample, int]:
+        image, label = self._images[index]
+        return self._part(image), label
+
+
+def without_steps(dataset: Any) -> Any:
+    """A copy of a dataset whose Compose does nothing; the dataset itself, if it has none."""
+    found = find_compose(dataset)
+    return dataset if found.compose is None else with_compose_replaced(dataset, _Unchanged(found))
+
+
+class _Unchanged(TakesArrays):
+    """Returns what it is called with."""
+
+    def __init__(self, found: FoundCompose) -> None:
+        self.takes_arrays = found.albumentations
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        if named:
+            return named
+        return values[0] if len(values) == 1 else values
+
+
+def copied(dataset: Dataset[Sample]) -> Any:
+    """A shallow copy: a file that is opened with the first sample is not passed on to workers."""
+    replaced = copy.copy(dataset)
+    if isinstance(dataset, ConcatDataset):
+        replaced.datasets = [copied(member) for member in dataset.datasets]  # type: ignore[attr-defined]
+    elif isinstance(dataset, Subset):
+        replaced.dataset = copied(dataset.dataset)  # type: ignore[attr-defined]
+    return replaced
+
+
+def _inner(dataset: Any) -> Any:
+    """The dataset of a subset that only passes on its samples; None for any other dataset."""
+    passes_on = isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__
+    return dataset.dataset if passes_on else None
+
+
+def _common(dataset: ConcatDataset[Any]) -> FoundCompose:
+    """The Compose of all members, if it is the same."""
+    members = [find_compose(member) for member in dataset.datasets]
+    refused = next((found for found in members if found.compose is None), None)
+    if refused is not None:
+        return refused
+    first = members[0]
+    steps = [repr(layer.step) for layer in layers_of(first.compose)]
+    for found in members[1:]:
+        if found.compose is not first.compose and steps != [
+            repr(one.step) for one in layers_of(found.compose)
+        ]:
+            return FoundCompose(None, f"the members of {type(dataset).__name__} have different steps")
+    return first
+
+
+def _composes_of(dataset: Any) -> dict[str, Any]:
+    """The composes that a dataset has, by the names of its attributes; those of the usual names, if any."""
+    if isinstance(dataset, NativeImages):
+        return {"transform": dataset.transform}
+    attributes = getattr(dataset, "__dict__", {})
+    for names in ([name for name in _USUAL_NAMES if name in attributes], attributes):
+        found: dict[str, Any] = {}
+        for name in names:
+            value = attributes[name]
+            if _is_any_compose(value):
+                found[name] = value
+            else:
+                found.update({f"{name}.{inside}": one for inside, one in _held_by(value).items()})
+        if found:
+            return found
+    return {}
+
+
+def _held_by(value: Any) -> dict[str, Any]:
+    """The composes that a transform calls: the attributes of what is a function, but no class or dataset."""
+    if not callable(value) or isinstance(value, type | Dataset):
+        return {}
+    attributes = getattr(value, "__dict__", {})
+    return {name: one for name, one in attributes.items() if _is_any_compose(one)}
+
+
+def _judged(dataset: Any, found: dict[str, Any]) -> FoundCompose:
+    kind = type(dataset).__name__
+    if not found:
+        return FoundCompose(None, f"{kind} has no steps between which it can be split")
+    compose = next(iter(found.values()))
+    if any(one is not compose for one in found.values()):
+        return FoundCompose(None, f"{kind} applies several pipelines ({', '.join(found)})")
+    reason = "".join(_why_albumentations_cannot_be_split(compose)) if is_albumentations(compose) else ""
+    return FoundCompose(None, reason) if reason else FoundCompose(compose)
+
+
+def _is_any_compose(value: Any) -> bool:
+    return is_compose(value) or (is_albumentations(value) and hasattr(value, "transforms"))
+
+
+def _why_albumentations_cannot_be_split(compose: Any) -> Iterator[str]:
+    name = type(compose).__name__
+    if name != "Compose":
+        yield f"{name} of Albumentations is one step"
+    elif compose.p != 1:
+        yield f"the Compose of Albumentations is applied with a probability of {compose.p}, as one step"
+    elif getattr(compose, "processors", None):
+        yield "the Compose of Albumentations converts boxes or keypoints, as its first step and as its last"

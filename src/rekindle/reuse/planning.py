@@ -1,0 +1,115 @@
+"""How reuse lays out an epoch: what is recomputed when, what is repeated, in balanced batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from functools import partial
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose import Choice, EpochPlan, Refresh, plan_echo, plan_epoch
+from rekindle.choose.batch_orders import PlanOf
+from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.echo_order import echo_plan, echoed_length
+from rekindle.choose.plan import batches_per_epoch
+from rekindle.prepare.native import encoded_lengths
+from rekindle.reuse.settings import Echo, Refurbish
+
+_FIXED_COST = 40_000  # what a sample costs beside its decoding, as bytes of a JPEG that take as long
+
+
+class Layout(TypedDict):
+    """How an epoch is laid out in batches."""
+
+    shuffle: bool
+    batch_size: int
+    drop_last: bool
+
+
+class ReusePlanning:
+    """Plans the epochs of a loader that may reuse samples, and substitute near-duplicates."""
+
+    def __init__(
+        self, dataset: Sized, reuse: Refurbish | Echo | None, seed: int, redundant: DuplicatePolicy | None
+    ) -> None:
+        self._dataset, self._reuse, self._seed, self._redundant = dataset, reuse, seed, redundant
+        self._refresh: Refresh | None = None
+        self._shared_refresh: Refresh | None = None
+        self._costs: NDArray[np.float32] | None = None
+
+    def follow(self, seed: int) -> None:
+        """Plan as this seed says from now on."""
+        self._seed, self._refresh, self._shared_refresh = seed, None, None
+
+    def plan_of(self, choice: Choice | None, layout: Layout) -> PlanOf:
+        """What plans an epoch: of all samples, or of those that were chosen."""
+        plan: Callable[..., EpochPlan] = plan_epoch if choice is None else choice.plan
+        redundant, dataset, seed, reuse = self._redundant, self._dataset, self._seed, self._reuse
+        if choice is None and redundant is not None:
+            plan = lambda **given: redundant.epochs.choice(given["epoch"]).plan(**given)  # noqa: E731
+        if isinstance(reuse, Echo) and reuse.after != "batch":
+            factor, buffer = reuse.factor, reuse.buffer
+            return lambda epoch: plan_echo(
+                size=len(dataset), epoch=epoch, seed=seed, factor=factor, buffer=buffer, **layout
+            )
+        if not isinstance(reuse, Refurbish):
+            return lambda epoch: plan(size=len(dataset), epoch=epoch, seed=seed, **layout)
+        balance = reuse.balance is not None
+        costs = self.costs() if reuse.balance == "cost" else None
+        refresh = self.refresh()
+        return lambda epoch: plan(
+            size=len(dataset), epoch=epoch, seed=seed, refresh=refresh, balance=balance, costs=costs, **layout
+        )
+
+    def plan_of_sampler(
+        self, epoch: int, batch_size: int, drop_last: bool
+    ) -> Callable[[NDArray[np.int64]], EpochPlan] | None:
+        """What plans an epoch of a user's own sampler; None if it is followed as it is."""
+        if not isinstance(self._reuse, Echo):
+            return None
+        return partial(
+            echo_plan,
+            epoch=epoch,
+            seed=self._seed,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            factor=self._reuse.factor,
+            buffer=self._reuse.buffer,
+        )
+
+    def refresh(self) -> Refresh | None:
+        """When samples are recomputed; those that are substituted for each other, together."""
+        plain = self.plain_refresh()
+        if plain is None or self._redundant is None:
+            return plain
+        if self._shared_refresh is None:
+            self._shared_refresh = self._redundant.refresh(plain)
+        return self._shared_refresh
+
+    def plain_refresh(self) -> Refresh | None:
+        """The same without substitution."""
+        if not isinstance(self._reuse, Refurbish):
+            return None
+        size = len(self._dataset)
+        if self._refresh is None or self._refresh.size != size:
+            self._refresh, self._shared_refresh = Refresh(size, self._reuse.factor, self._seed), None
+        return self._refresh
+
+    def costs(self) -> NDArray[np.float32] | None:
+        """What each sample is predicted to cost, from the length of its file; None if that is not known."""
+        if self._costs is None or len(self._costs) != len(self._dataset):
+            lengths = encoded_lengths(self._dataset)
+            self._costs = None if lengths is None else (lengths + _FIXED_COST).astype(np.float32)
+        return self._costs
+
+    def steps(self, plain: int, samples: int, batch_size: int, drop_last: bool) -> int:
+        """How many batches an epoch has, that has `plain` without reuse."""
+        if self._redundant is not None:
+            return self._redundant.epochs.steps(batch_size, drop_last)
+        if not isinstance(self._reuse, Echo):
+            return plain
+        if self._reuse.after == "batch":
+            return echoed_length(plain, self._reuse.factor)
+        return batches_per_epoch(echoed_length(samples, self._reuse.factor), batch_size, drop_last)

@@ -1,0 +1,180 @@
+"""Reuse in one loader: the dataset in two parts, and the cache in between."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from rekindle.choose import Redundancy
+from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.core.changes import Look
+from rekindle.core.samples import Sample
+from rekindle.errors import ArgumentError
+from rekindle.prepare.native import device_steps, follow_changes
+from rekindle.reuse import Echo, Refurbish, Store, WorkerView
+from rekindle.reuse.accounting import ReuseAccounting
+from rekindle.reuse.admission import admit
+from rekindle.reuse.cache.memory_budget import Memory
+from rekindle.reuse.data_fingerprint import data_fingerprint
+from rekindle.reuse.echo_stream import EchoStream
+from rekindle.reuse.planning import ReusePlanning
+from rekindle.reuse.report import ReuseReport
+from rekindle.reuse.split_point import SplitPoint
+
+_LOOK_SECONDS = 0.02  # to find out whether the dataset was changed, as far as can be seen in that time
+_WARN_AT = 6  # calls below the user's `iter(loader)`
+
+
+class ReuseSession:
+    """What a loader's workers read: the dataset split in two, with a cache between, or as it is.
+
+    Made with the loader, decided with its first epoch. `planning` and `accounting` do the rest.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        reuse: Refurbish | Echo | None,
+        final_transform: Callable[[Sample], Sample] | None,
+        memory: Memory | None,
+        seed: int,
+        redundancy: Redundancy | None = None,
+    ) -> None:
+        self._given, self._reuse, self._seed = dataset, reuse, seed
+        self._final_transform, self._memory = final_transform, memory
+        self.redundant = None if redundancy is None else DuplicatePolicy(redundancy, len(dataset), seed)
+        self._split = SplitPoint(dataset, reuse, final_transform)
+        self.dataset = self._split.dataset
+        self.planning = ReusePlanning(self.dataset, reuse, seed, self.redundant)
+        self.accounting = ReuseAccounting(self.dataset, reuse, self.planning, self.redundant, seed)
+        self.worker_view: WorkerView | None = None
+        self._on_device = device_steps(dataset)
+        self._looked_like: Look | None = None
+        self._changed = ""  # sets apart the disk cache of a dataset that was changed within this run
+        self._fits = 1.0  # the share of the samples that the cache has room for
+
+    def prepare(self) -> None:
+        """Split the dataset and make the cache, if that is to be done; again if the dataset was changed."""
+        follow_changes(self._given, self.dataset)
+        if device_steps(self._given) is not self._on_device:
+            raise ArgumentError(
+                f"the transform of {self._given!r} was changed, whose last steps run on the device. Make "
+                "another DataLoader for it."
+            )
+        nothing_to_do = self._reuse is None and self._final_transform is None
+        if nothing_to_do or isinstance(self.dataset, IterableDataset):
+            return
+        looks_like = Look(self.dataset, self._final_transform, budget=_LOOK_SECONDS, code=False)
+        is_another = self._looked_like is not None and not looks_like.finds_same(self._looked_like)
+        if self.worker_view is None or is_another:
+            self.close()
+            if is_another:
+                self._split.look()
+                self._changed = os.urandom(8).hex()  # What has changed may not be seen in another run.
+            self._looked_like = looks_like
+            self.worker_view = self._split_and_cache()
+        elif not looks_like.is_complete:  # The first part may be a copy of a dataset that was changed since.
+            self.worker_view = WorkerView(self._split.split(), self.worker_view.store)
+
+    def _split_and_cache(self) -> WorkerView | None:
+        reuse, split = self._reuse, self._split
+        if reuse is None or self.batch_echo is not None:
+            return None if self._final_transform is None else WorkerView(split.split(), None)
+        memory = reuse.memory if self._memory is None else self._memory
+        if isinstance(reuse, Echo):
+            return WorkerView(split.checked_split(), Store(len(self.dataset), memory=memory))
+        split.decide(memory)
+        halves = split.checked_split()
+        store = Store(
+            len(self.dataset),
+            memory=memory,
+            disk=reuse.disk,
+            codec=reuse.codec,
+            fingerprint="" if reuse.disk is None else self._fingerprint(reuse),
+        )
+        if reuse.disk is None:
+            self._fits = admit(store, halves, self._seed, self.planning.costs(), stacklevel=_WARN_AT)
+        return WorkerView(halves, store)
+
+    def _fingerprint(self, reuse: Refurbish) -> str:
+        """What a disk cache must have been made with to be of use."""
+        steps = self._split.first_steps()
+        made_with = f"{data_fingerprint(self._given)} {steps} {self._seed} {reuse.codec} {self._changed}"
+        made_with += " recorded"  # how the parts of samples of a Compose are cached
+        return hashlib.blake2b(made_with.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def iterable_view(self) -> Any:
+        """An iterable dataset as workers read it."""
+        reuse = self._reuse
+        if isinstance(reuse, Echo) and reuse.after != "batch":
+            afresh = reuse.after != "augment"
+            return EchoStream(self.dataset, reuse.factor, reuse.buffer, self._final_transform, afresh)
+        if self._final_transform is not None:
+            return EchoStream(self.dataset, 1, 0, self._final_transform)
+        return self.dataset
+
+    @property
+    def watched(self) -> tuple[object, ...]:
+        """What workers get copies of beside the dataset that was given."""
+        split = None if self.worker_view is None else self.worker_view.split
+        return self.dataset, self._final_transform, split
+
+    @property
+    def splits_samples(self) -> bool:
+        """Whether workers load samples in two parts."""
+        return self._final_transform is not None or not (self._reuse is None or self.batch_echo is not None)
+
+    @property
+    def batch_echo(self) -> Echo | None:
+        """How whole batches are repeated; None if they are not."""
+        echo = self._reuse
+        return echo if isinstance(echo, Echo) and echo.after == "batch" else None
+
+    @property
+    def keeps_account(self) -> bool:
+        """Whether there is anything to count in the batches that are yielded."""
+        return self._reuse is not None or self.redundant is not None
+
+    @property
+    def store(self) -> Store | None:
+        """The cache, if there is one."""
+        return None if self.worker_view is None else self.worker_view.store
+
+    def report(self, epochs: int) -> ReuseReport | None:
+        """What was saved in so many epochs, and what it cost; None if nothing is reused, or before it is."""
+        if self._reuse is None:
+            return None
+        return self.accounting.report(self._split, self.store, self._fits, epochs)
+
+    def identity(self) -> dict[str, int | str | None]:
+        """What a checkpoint must agree with."""
+        reuse, shown = self._reuse, "none"
+        if isinstance(reuse, Echo):
+            shown = f"Echo(factor={reuse.factor}, after={reuse.after!r}, shuffle={reuse.buffer})"
+        elif reuse is not None:
+            shown = f"Refurbish(factor={reuse.factor}, balance={reuse.balance!r})"
+        duplicates = "" if self.redundant is None else self.redundant.identity
+        return {"reuse": shown, "split": self._split.index, "redundancy": duplicates}
+
+    @property
+    def last_split(self) -> int:
+        """The last place where the dataset can be split."""
+        return self._split.last
+
+    def resume(self, seed: int, split: int | None) -> None:
+        """Take over what a checkpoint says."""
+        self.close()
+        self._seed, self._split.index = seed, split
+        self.planning.follow(seed)
+        if self.redundant is not None:
+            self.redundant.reseed(seed)
+
+    def close(self) -> None:
+        """Let go of the cache in memory."""
+        if self.store is not None:
+            self.store.close()
+        self.worker_view = None

@@ -1,0 +1,233 @@
+"""How samples of equal shape lie in a batch's memory, so that workers can write each to its own row.
+
+This is torch's `default_collate` for the common cases (tensors, arrays, numbers, strings, and tuples, lists,
+named tuples and dicts of them) without the lists of tensors in between: a sample is copied from where the
+dataset left it straight to its row of the batch. What is not described here goes through the collate
+function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rekindle.core.samples import Batch, Sample
+
+_ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
+
+
+class MismatchError(Exception):
+    """A sample is not built like the one that the layout was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor of the batch: type and shape of a sample's part of it.
+
+    `source` is the type that the dataset returns. Strings and bytes have no `dtype` and stay objects. With
+    `channels_last`, the first dimension of the shape is the last one in memory.
+    """
+
+    source: type
+    dtype: torch.dtype | None
+    shape: tuple[int, ...] = ()
+    channels_last: bool = False
+
+    def nbytes(self, rows: int) -> int:
+        """The bytes that so many rows take."""
+        return 0 if self.dtype is None else rows * self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A tuple, list, named tuple or dict of parts; `keys` are set for a dict."""
+
+    source: type
+    keys: tuple[Hashable, ...] | None
+    parts: tuple[Spec, ...]
+
+
+Spec: TypeAlias = Leaf | Branch
+
+
+def describe(sample: Sample) -> Spec | None:
+    """How a sample is built, or None if it has a part that only the collate function understands."""
+    kind = type(sample)
+    if kind in _LEAVES:
+        return _LEAVES[kind](sample)
+    if isinstance(sample, np.number | np.bool_):
+        return _array_leaf(kind, np.asarray(sample))
+    if kind is dict:
+        parts = [describe(part) for part in sample.values()]
+        branch_keys: tuple[Hashable, ...] | None = tuple(sample)
+    elif kind in (tuple, list) or (isinstance(sample, tuple) and hasattr(sample, "_fields")):
+        parts = [describe(part) for part in sample]
+        branch_keys = None
+    else:
+        return None
+    if any(part is None for part in parts):
+        return None
+    return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
+
+
+def describe_native(example: tuple[Sample, Sample] | None) -> Branch | None:
+    """How (image, label) of a native dataset are built, from an example; None if that varies."""
+    if example is None:
+        return None
+    image, label = (describe(part) for part in example)
+    assert isinstance(image, Leaf)
+    assert label is not None
+    if isinstance(example[0], torch.Tensor) and not example[0].is_contiguous():
+        image = replace(image, channels_last=True)
+    return Branch(tuple, None, (image, label))
+
+
+def _tensor_leaf(sample: torch.Tensor) -> Leaf | None:
+    plain = sample.layout is torch.strided and not sample.is_quantized and not sample.is_nested
+    if (
+        not plain
+        or sample.device.type != "cpu"
+        or sample.requires_grad
+        or sample.is_conj()
+        or sample.is_neg()
+    ):
+        return None
+    return Leaf(torch.Tensor, sample.dtype, tuple(sample.shape))
+
+
+def _array_leaf(source: type, sample: NDArray[np.generic]) -> Leaf | None:
+    try:
+        dtype = torch.from_numpy(np.empty(0, dtype=sample.dtype)).dtype
+    except (TypeError, ValueError):
+        return None
+    return Leaf(source, dtype, sample.shape)
+
+
+_LEAVES: dict[type, Callable[[Sample], Leaf | None]] = {
+    torch.Tensor: _tensor_leaf,
+    np.ndarray: lambda sample: _array_leaf(np.ndarray, sample),
+    bool: lambda _: Leaf(bool, torch.bool),
+    int: lambda _: Leaf(int, torch.int64),
+    float: lambda _: Leaf(float, torch.float64),
+    str: lambda _: Leaf(str, None),
+    bytes: lambda _: Leaf(bytes, None),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each leaf of a batch of up to `rows` samples lies in its memory."""
+
+    spec: Spec
+    rows: int
+    leaves: tuple[Leaf, ...] = field(init=False)
+    offsets: tuple[int, ...] = field(init=False)
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = tuple(leaves(self.spec))
+        offsets, end = [], 0
+        for leaf in found:
+            offsets.append(end)
+            end += -(-leaf.nbytes(self.rows) // _ALIGNMENT) * _ALIGNMENT
+        object.__setattr__(self, "leaves", found)
+        object.__setattr__(self, "offsets", tuple(offsets))
+        object.__setattr__(self, "nbytes", max(end, _ALIGNMENT))
+
+    def tensors(self, memory: NDArray[np.uint8], rows: int) -> list[torch.Tensor | None]:
+        """The leaves as tensors on `memory`, only the first `rows` of each; None for strings."""
+        tensors: list[torch.Tensor | None] = []
+        for leaf, offset in zip(self.leaves, self.offsets, strict=True):
+            size = leaf.nbytes(rows)
+            if leaf.dtype is None:
+                tensors.append(None)
+            elif size == 0:
+                tensors.append(torch.empty((rows, *leaf.shape), dtype=leaf.dtype))
+            else:
+                flat = torch.from_numpy(memory[offset : offset + size]).view(leaf.dtype)
+                if leaf.channels_last:
+                    channels, height, width = leaf.shape
+                    tensors.append(flat.view(rows, height, width, channels).permute(0, 3, 1, 2))
+                else:
+                    tensors.append(flat.view(rows, *leaf.shape))
+        return tensors
+
+
+def leaves(spec: Spec) -> list[Leaf]:
+    """The leaves in order."""
+    if isinstance(spec, Leaf):
+        return [spec]
+    return [leaf for part in spec.parts for leaf in leaves(part)]
+
+
+def columns(samples: list[Sample], spec: Spec) -> list[list[Sample]]:
+    """The samples leaf by leaf; MismatchError if one is not built as `spec` describes."""
+    if isinstance(spec, Leaf):
+        return [samples]
+    if {*map(type, samples)} - {spec.source} or {*map(len, samples)} - {len(spec.parts)}:
+        raise MismatchError
+    found: list[list[Sample]] = []
+    try:
+        for number, part in enumerate(spec.parts):
+            key = number if spec.keys is None else spec.keys[number]
+            found += columns([sample[key] for sample in samples], part)
+    except KeyError as error:
+        raise MismatchError from error
+    return found
+
+
+def write(leaf: Leaf, column: list[Sample], rows: torch.Tensor) -> None:
+    """Write one column of samples to its rows; MismatchError if one is of another type or shape."""
+    if {*map(type, column)} - {leaf.source}:
+        raise MismatchError
+    if leaf.source is np.ndarray:
+        target = rows.numpy()
+        if {value.dtype for value in column} - {target.dtype} or _shapes_differ(column, leaf):
+            raise MismatchError
+        for row, value in enumerate(column):
+            target[row] = value
+    elif leaf.source is torch.Tensor:
+        if {value.dtype for value in column} - {leaf.dtype} or _shapes_differ(column, leaf):
+            raise MismatchError
+        if any(value.requires_grad for value in column):
+            raise MismatchError
+        torch.stack(column, out=rows)
+    else:
+        try:
+            rows.numpy()[:] = column
+        except OverflowError as error:  # An integer of more than 64 bits: torch's own message is best.
+            raise MismatchError from error
+
+
+def _shapes_differ(column: list[Sample], leaf: Leaf) -> bool:
+    return bool({value.shape for value in column} - {leaf.shape})
+
+
+def check_strings(leaf: Leaf, column: list[Sample]) -> list[str | bytes]:
+    """A column of strings as it is; MismatchError if one is of another type."""
+    if {*map(type, column)} - {leaf.source}:
+        raise MismatchError
+    return column
+
+
+def assemble(spec: Spec, leaves: list[Batch]) -> Batch:
+    """The batch as `default_collate` would return it, from its leaves in order (which are removed)."""
+    if isinstance(spec, Leaf):
+        return leaves.pop(0)
+    parts = [assemble(part, leaves) for part in spec.parts]
+    if spec.keys is not None:
+        return dict(zip(spec.keys, parts, strict=True))
+    # As in torch: strings of a sequence become a tuple, those of a dict a list; a tuple of parts becomes a
+    # list, a named tuple stays one.
+    parts = [tuple(part) if _is_text(of) else part for part, of in zip(parts, spec.parts, strict=True)]
+    return spec.source(*parts) if hasattr(spec.source, "_fields") else parts
+
+
+def _is_text(spec: Spec) -> bool:
+    return isinstance(spec, Leaf) and spec.dtype is None

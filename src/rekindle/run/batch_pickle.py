@@ -1,0 +1,108 @@
+"""Any batch as bytes: what a collate function returned, with the large arrays beside the pickle, not in it.
+
+Used between our own processes only, never for data that comes from a file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rekindle.core.samples import Batch
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A pickle and the buffers that it refers to."""
+
+    stream: bytes
+    buffers: list[pickle.PickleBuffer]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that `pack` needs."""
+        return _end(self._sizes())[-1]
+
+    def _sizes(self) -> list[int]:
+        return [len(self.stream), *(buffer.raw().nbytes for buffer in self.buffers)]
+
+    def pack(self, memory: NDArray[np.uint8]) -> list[int]:
+        """Copy everything to `memory`; returns the sizes that `decode` needs."""
+        sizes = self._sizes()
+        parts: list[bytes | memoryview] = [self.stream, *(buffer.raw() for buffer in self.buffers)]
+        for part, size, end in zip(parts, sizes, _end(sizes), strict=True):
+            if size:
+                start = end - _round_up(size)
+                memory[start : start + size] = np.frombuffer(part, dtype=np.uint8)
+        return sizes
+
+
+def encode(value: Batch) -> Encoded:
+    """A value of any type that can be sent to another process, as bytes."""
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    # Positional, because that is how multiprocessing's pickler passes its arguments on.
+    _BatchPickler(file, pickle.HIGHEST_PROTOCOL, True, buffers.append).dump(value)
+    return Encoded(file.getvalue(), buffers)
+
+
+def decode(memory: NDArray[np.uint8], sizes: list[int]) -> Batch:
+    """The value that was packed into `memory`; its arrays and tensors are views of that memory."""
+    parts = []
+    for size, end in zip(sizes, _end(sizes), strict=True):
+        start = end - _round_up(size)
+        parts.append(memory[start : start + size])
+    return pickle.loads(parts[0].data, buffers=parts[1:])
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _end(sizes: list[int]) -> list[int]:
+    ends, end = [], 0
+    for size in sizes:
+        end += _round_up(size)
+        ends.append(end)
+    return ends
+
+
+class _BatchPickler(ForkingPickler):
+    """Pickles plain tensors as arrays beside the stream; everything else as multiprocessing does."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not torch.Tensor or not _is_plain(value):
+            return NotImplemented
+        value = value.resolve_conj().resolve_neg()
+        flat = _flat_bytes(value) if value.numel() else None
+        return _tensor, (flat, value.dtype, tuple(value.shape))
+
+
+def _flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    whole = tensor.contiguous()
+    # Not `view(-1)`: one element counts as contiguous whatever its stride.
+    flat: NDArray[np.uint8] = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
+    return flat
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
+    )
+
+
+def _tensor(flat: NDArray[np.uint8] | None, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if flat is None:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(flat).view(dtype).view(shape)

@@ -1,0 +1,185 @@
+"""Samples whose first part may be in the cache.
+
+A sample is `finish(partial(raw, key of its generation), key of its turn)`. The partial result is looked up in
+the cache, and computed only if it is not there: the sample is the same either way. Without a cache, each turn
+is a generation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rekindle.core import counter_rng
+from rekindle.core.public_rng import Seeder
+from rekindle.core.samples import Sample
+from rekindle.reuse.split_dataset import NativeSplit, TorchSplit
+from rekindle.reuse.worker_view import WorkerView
+from rekindle.run.job import Job
+from rekindle.run.sample_loader import (
+    Exclusive,
+    Images,
+    LoadAll,
+    LoadOne,
+    LoadRequest,
+    OnRow,
+    SampleLoader,
+    Turns,
+    UnseededDrawError,
+)
+
+
+class CachingLoader(SampleLoader):
+    """Loads samples of a dataset that is split in two parts, of which the first is cached."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        reused: WorkerView,
+        exclusive: Exclusive | None = None,
+        on_row: OnRow | None = None,
+        draws: bool = True,
+    ) -> None:
+        super().__init__(dataset, exclusive, on_row, draws)
+        self._split, self._cache = reused.split, reused.store
+        self._partial_seeders: list[Seeder] = []
+        self._final_seeders: list[Seeder] = []
+        self._computed: list[bool] = []  # the rows whose first part was not in the cache
+
+    def load(
+        self,
+        request: LoadRequest,
+        *,
+        stop_at_failure: bool,
+        careful: bool = False,
+        timed: bool = False,
+        into: Images | None = None,
+    ) -> list[Sample]:
+        """As `SampleLoader.load`; notes which samples were `fresh`."""
+        samples = super().load(
+            request, stop_at_failure=stop_at_failure, careful=careful, timed=timed, into=into
+        )
+        if self._cache is not None:
+            self.fresh += self._computed[: len(samples)]
+        return samples
+
+    def _is_fresh(self, row: int) -> bool:
+        return self._computed[row]
+
+    def _seeders(self, request: LoadRequest) -> list[Seeder]:
+        """None before a sample: each of its parts is seeded by itself."""
+        self._partial_seeders = self._seeders_of(request, self._generations(request), counter_rng.Step.SAMPLE)
+        self._final_seeders = self._seeders_of(request, request.turns, counter_rng.Step.FINAL)
+        return []
+
+    def _generations(self, request: LoadRequest) -> Turns:
+        return request.turns if self._cache is None else request.generations
+
+    def _seeders_of(self, request: LoadRequest, turns: Turns, step: int) -> list[Seeder]:
+        if not self._drawn_from:
+            return []
+        seeds = counter_rng.seeds(request.seed, request.ids, turns, step)
+        return [generator.seeder(seeds) for generator in self._drawn_from]
+
+    def _loaders(self, request: LoadRequest, into: Images | None) -> tuple[LoadOne, LoadAll]:
+        self._partial_seeders = self._final_seeders = []
+        self._computed = [False] * len(request.indices)
+        ids, generations = _listed(request.ids), self._generations(request)
+        turns = [generations] * len(ids) if isinstance(generations, int) else _listed(generations)
+        if isinstance(self._split, NativeSplit):
+            load_one = self._native_loader(self._split, request, ids, turns, into)
+        else:
+            load_one = self._third_party_loader(self._split, request, ids, turns)
+        return load_one, lambda: [load_one(row) for row in range(len(ids))]
+
+    def _native_loader(
+        self,
+        split: NativeSplit,
+        request: LoadRequest,
+        ids: list[int],
+        generations: list[int],
+        into: Images | None,
+    ) -> LoadOne:
+        early = counter_rng.uniforms(request.seed, request.ids, self._generations(request), count=split.early)
+        # The numbers of both parts are those of the unsplit pipeline: split or not, a sample is the same.
+        late = counter_rng.uniforms(request.seed, request.ids, request.turns, count=split.uniforms)
+        late = late[:, split.early :]
+        cache, draws_nothing = self._cache, not self._generators
+
+        def load_one(row: int) -> Sample:
+            index, out = request.indices[row], None if into is None else into[row]
+            label = split.label(index)
+            if cache is not None and draws_nothing:
+                found = cache.peek(ids[row], generations[row])
+                if found is not None:
+                    image = split.finish(index, _writable(found.value), late[row], out)
+                    if found.still_there():
+                        return label if into is not None else (image, label)
+            compute = lambda: split.partial(index, early[row])  # noqa: E731
+            partial = self._partial(row, ids[row], generations[row], compute, missing=draws_nothing)
+            image = split.finish(index, partial, late[row], out)
+            return label if into is not None else (image, label)
+
+        return load_one
+
+    def _third_party_loader(
+        self, split: TorchSplit, request: LoadRequest, ids: list[int], generations: list[int]
+    ) -> LoadOne:
+        def load_one(row: int) -> Sample:
+            index = request.indices[row]
+            partial = self._partial(row, ids[row], generations[row], lambda: split.partial(index))
+            return split.finish(index, partial)
+
+        return load_one
+
+    def _partial(
+        self,
+        row: int,
+        sample_id: int,
+        generation: int,
+        compute: Callable[[], Sample],
+        missing: bool = False,
+    ) -> Sample:
+        """The first part of a sample, with the generators seeded for the second.
+
+        From the cache, unless it is known to be `missing` there; else computed, and added to the cache.
+        """
+        cache = self._cache
+        partial = None if cache is None or missing else cache.get(sample_id, generation)
+        if partial is None:
+            self._computed[row] = True
+            for seed in self._partial_seeders:
+                seed(row)
+            started = time.perf_counter()
+            partial = compute()
+            if self._found_draws(self._marks):  # It must not be cached: no other worker would draw the same.
+                raise UnseededDrawError
+            if cache is not None:
+                partial = cache.keep(sample_id, generation, partial)
+                cache.note_seconds(time.perf_counter() - started)
+        for seed in self._final_seeders:
+            seed(row)
+        return partial
+
+
+def sample_loader(
+    job: Job, *, exclusive: Exclusive | None = None, on_row: OnRow | None = None
+) -> SampleLoader:
+    """The loader for the samples of a job, parts of which may be reused."""
+    if job.reused is None:
+        return SampleLoader(job.dataset, exclusive, on_row, job.draws)
+    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws)
+
+
+def _writable(cached: Sample) -> Sample:
+    """A cached value that steps may work on: those on tensors may write to them (`inplace`)."""
+    return cached.clone() if isinstance(cached, torch.Tensor) else cached
+
+
+def _listed(numbers: Sequence[int] | NDArray[np.int64]) -> list[int]:
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else list(numbers)

@@ -1,0 +1,46 @@
+"""Asks workers, between two epochs, whether loading has changed their own copies of the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rekindle.run.messages import CheckCopy, CopyChecked, Event, WorkerDied
+from rekindle.run.worker_pool import WorkerPool
+
+_WAIT = 0.5  # seconds, before dead workers are looked for
+
+
+class CopyChecks:
+    """What workers have answered. `receive` handles the messages that are there."""
+
+    def __init__(self, pool: WorkerPool, receive: Callable[[], None]) -> None:
+        self._pool, self._receive = pool, receive
+        self._epoch = -1  # before which they are to check
+        # By worker and epoch: where epochs are short, one that is not even asked about may be begun already.
+        self._answers: dict[tuple[int, int], bool] = {}
+
+    def ask(self, epoch: int) -> None:
+        """Have all workers check before this epoch.
+
+        One that is at work on it has answered before its first sample; the others do so at once.
+        """
+        self._epoch = epoch
+        self._answers = {key: answer for key, answer in self._answers.items() if key[1] >= epoch}
+        for worker in range(self._pool.size):
+            self._pool.send(worker, [CheckCopy(epoch)])
+
+    def note(self, worker: int, message: Event) -> None:
+        """Note an answer, or that a worker died: its replacement has a new copy."""
+        if isinstance(message, CopyChecked):
+            self._answers[worker, message.epoch] = message.unchanged
+        elif isinstance(message, WorkerDied):
+            self._answers[worker, self._epoch] = True
+
+    def are_unchanged(self) -> bool:
+        """Whether it is proven that no worker has changed its copy; waits for the answers."""
+        while True:
+            answers = [answer for (_, epoch), answer in self._answers.items() if epoch == self._epoch]
+            if not all(answers) or len(answers) == self._pool.size:
+                return all(answers)
+            self._pool.wait(_WAIT)
+            self._receive()

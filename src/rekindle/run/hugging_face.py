@@ -1,0 +1,28 @@
+"""What a stream of Hugging Face's `datasets` does otherwise than torchdata's protocol says."""
+
+from __future__ import annotations
+
+# Where such a dataset keeps a loaded state. Every later pass of the same epoch would start there again.
+_LOADED = "_starting_state_dict"
+
+
+def is_hugging_face(dataset: object) -> bool:
+    """Whether this is a `datasets.IterableDataset`. It keeps nothing from one pass to the next."""
+    return hasattr(dataset, _LOADED) and hasattr(dataset, "_ex_iterable")
+
+
+def forget_loaded_state(dataset: object) -> None:
+    """Let the next pass begin at the beginning; the one that has begun goes on from the state."""
+    setattr(dataset, _LOADED, None)
+
+
+def loses_samples(dataset: object) -> bool:
+    """Whether the dataset's state is without samples that it holds: those in the buffer of `shuffle`."""
+    found = [getattr(dataset, "_ex_iterable", None)]
+    while found:
+        one = found.pop()
+        if hasattr(one, "buffer_size"):
+            return True
+        found += [getattr(one, "ex_iterable", None)] if hasattr(one, "ex_iterable") else []
+        found += getattr(one, "ex_iterables", [])
+    return False

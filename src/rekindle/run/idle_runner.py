@@ -1,0 +1,94 @@
+"""Workers between two epochs of a loader."""
+
+from __future__ import annotations
+
+import logging
+
+from rekindle.choose.position import Position
+from rekindle.core.changes import Watched
+from rekindle.run.runner import Runner
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class IdleRunner:
+    """A runner between two epochs, and what it has begun already.
+
+    Unless they are to persist, workers are kept only if it is proven that nothing was changed that they have
+    copies of: neither by the script, nor in a copy by the worker that has it. The loader's finalizer closes
+    it, so it must not refer to the loader.
+    """
+
+    def __init__(self) -> None:
+        self._runner: Runner | None = None
+        self._watched: Watched | None = None  # what the workers have copies of, as it was when they got them
+        self._is_worth_watching = True
+        self._ahead: int | None = None  # the epoch whose first batches are being loaded
+
+    def watch(self, roots: tuple[object, ...] | None) -> Watched | None:
+        """Look at what new workers are about to get copies of; None if nothing could ever be proven of it."""
+        self._watched = None
+        if self._is_worth_watching and roots is not None:
+            watched = Watched(*roots)
+            self._is_worth_watching = not watched.why_unproven
+            if self._is_worth_watching:
+                self._watched = watched
+            else:
+                _LOGGER.debug("workers start afresh for every epoch: %s", watched.why_unproven)
+        return self._watched
+
+    @property
+    def can_keep(self) -> bool:
+        """Whether workers may live on that are not to persist."""
+        return self._watched is not None
+
+    @property
+    def can_load_ahead(self) -> bool:
+        """Whether batches loaded before an epoch starts are those that would be loaded then.
+
+        Not if something may change that no look sees: memory shared with the script, or a file.
+        """
+        return self._watched is not None and not self._watched.reads_files
+
+    def started(self, runner: Runner, *, keep: bool) -> None:
+        """Note a runner that was started; `keep` it, whatever becomes of its epoch."""
+        self._ahead = None
+        self._runner = runner if keep else None
+
+    def keep(self, runner: Runner, epoch: int, *, is_ahead: bool) -> None:
+        """Keep a runner for `epoch`, the one before being over; it may be at work on its batches already."""
+        if self._runner is not None and self._runner is not runner:
+            self._runner.close()
+        self._runner, self._ahead = runner, epoch if is_ahead else None
+        if runner.copies is not None:
+            runner.copies.ask(epoch)
+
+    def take(self, roots: tuple[object, ...], persistent: bool) -> Runner | None:
+        """The idle runner, if there is one and its workers' copies are what they would get now."""
+        runner = self._runner
+        if runner is None or runner.closed:
+            return None
+        if persistent:
+            return runner
+        self._runner = None
+        watched = self._watched
+        if watched is not None and watched.is_unchanged(*roots):
+            try:
+                if runner.copies is None or runner.copies.are_unchanged():
+                    return runner
+                self._is_worth_watching = False  # Workers change their copies, and will again.
+            except Exception as error:  # It concerns batches that nobody has asked for yet.
+                _LOGGER.debug("workers start afresh: %s", error)
+        runner.close()
+        return None
+
+    def is_ahead_at(self, position: Position) -> bool:
+        """Whether the runner taken last is at work on this position; if so, only once."""
+        ahead, self._ahead = self._ahead, None
+        return ahead == position.epoch and position.step == 0 and not position.ahead
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._runner is not None:
+            self._runner.close()
+        self._runner, self._ahead = None, None

@@ -1,0 +1,186 @@
+"""A batch on its way through the workers, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose import BatchOrder
+from rekindle.choose.position import DatasetState
+from rekindle.core.samples import Batch, Index
+from rekindle.run.bad_samples import BadSample, BatchFailures, bad_rows
+from rekindle.run.batch_layout import Layout
+from rekindle.run.messages import Kind, SampleError, Spent, Unit
+from rekindle.run.slots import Slot
+
+
+@dataclass(slots=True)
+class Part:
+    """Some rows of a batch, assigned to one worker; `sent` numbers the parts in the order of sending."""
+
+    start: int
+    stop: int
+    worker: int
+    sent: int = -1
+    done: bool = False
+    deaths: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class InFlightBatch:
+    """A batch in flight: what was ordered, which worker loads which part, what has come back."""
+
+    number: int
+    order: BatchOrder
+    kind: Kind
+    parts: list[Part]
+    indices: list[Index]
+    ids: NDArray[np.int64]
+    pending: int  # parts
+    generations: int | list[int]
+    turns: int | list[int]
+    slot: Slot | None = None
+    layout: Layout | None = None
+    strings: dict[int, tuple[str | bytes, ...]] = field(default_factory=dict)
+    sizes: list[int] | None = None
+    packed: bytes | None = None
+    errors: dict[int, SampleError] = field(default_factory=dict)
+    failures: BatchFailures = field(default_factory=BatchFailures)
+    spent: list[Spent] = field(default_factory=list)  # the workers' time, a part each
+    ended: bool = False
+    missing: int = 0  # rows at the end that a stream had no samples for
+    fresh: list[bool] | None = None  # which samples are not reused, where workers report it
+    dataset_state: DatasetState | None = None  # of the worker's iterable dataset behind this batch
+
+    @classmethod
+    def of(cls, number: int, order: BatchOrder, kind: Kind, parts: list[Part]) -> InFlightBatch:
+        """A batch whose parts are about to be sent."""
+        generations, turns = _as_list(order.generations), _as_list(order.turns)
+        return cls(number, order, kind, parts, order.indices, order.ids, len(parts), generations, turns)
+
+    def units(
+        self, numbers: Sequence[int], seed: int, worker_seed: int, timed: bool
+    ) -> dict[int, list[Unit]]:
+        """The messages that have these parts of the batch loaded, by worker."""
+        units: dict[int, list[Unit]] = {}
+        for number in numbers:
+            unit = self._unit(number, seed, worker_seed, timed)
+            units.setdefault(self.parts[number].worker, []).append(unit)
+        return units
+
+    def _unit(self, number: int, seed: int, worker_seed: int, timed: bool) -> Unit:
+        part, generations, turns = self.parts[number], self.generations, self.turns
+        rows = slice(part.start, part.stop)
+        return Unit(
+            batch=self.number,
+            part=number,
+            kind=self.kind,
+            seed=seed,
+            worker_seed=worker_seed,
+            batch_turn=self.order.batch_turn,
+            step=self.order.step,
+            start=part.start,
+            indices=self.indices[rows],
+            ids=None if self.order.plain else self.ids[rows].tolist(),
+            generations=generations if isinstance(generations, int) else generations[rows],
+            turns=turns if isinstance(turns, int) else turns[rows],
+            slot=None if self.slot is None else self.slot.number,
+            careful=part.deaths > 0,
+            timed=timed,
+            epoch=self.order.epoch,
+        )
+
+    def bad_samples(self) -> list[BadSample]:
+        """All that failed on the way, in the same order on every run."""
+        return [*self.failures.found, *self._bad_rows().values()]
+
+    def _bad_rows(self) -> dict[int, BadSample]:
+        reasons = {row: error.exception.reason for row, error in self.errors.items()}
+        return bad_rows(self.order, self.ids, reasons)
+
+    def substitute_bad(self, seed: int) -> list[int]:
+        """Choose a substitute for each sample that failed; returns the rows to load again."""
+        substitutes = self.failures.substitutes(seed, self.order, self._bad_rows())
+        self.indices, self.ids = list(self.indices), self.ids.copy()
+        turns = self.turns if isinstance(self.turns, list) else [self.turns] * len(self.indices)
+        for row, index, id_, turn in substitutes:
+            self.indices[row], self.ids[row], turns[row] = index, id_, turn
+        self.turns = turns
+        self.errors.clear()
+        return [one.row for one in substitutes]
+
+    def filled(self, memory: NDArray[np.uint8]) -> SlotBatch:
+        """The batch, ready to be yielded."""
+        order = self.order._replace(turns=np.array(self.turns)) if self.failures.attempts else self.order
+        return SlotBatch(
+            order=order,
+            ids=self.ids,
+            worker=self.parts[0].worker,
+            memory=memory,
+            layout=self.layout,
+            strings=[self.strings[row] for row in sorted(self.strings)],
+            sizes=self.sizes or [],
+            bad=sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices))),
+            fresh=self.fresh,
+            dataset_state=self.dataset_state,
+        )
+
+    def note_fresh(self, part: Part, fresh: list[bool]) -> None:
+        """Note which samples of a part were not reused; all that a stream had, if it is one."""
+        if self.kind == "stream":
+            self.fresh = fresh
+            return
+        if self.fresh is None:
+            self.fresh = [False] * len(self.indices)
+        for row, is_fresh in enumerate(fresh, part.start):
+            self.fresh[row] |= is_fresh  # It may have been computed for a part that had to be sent again.
+
+    def keep_strings(self, part: Part, columns: list[list[str | bytes]]) -> None:
+        """Note the strings of the rows that did not fail."""
+        good = [row for row in range(part.start, part.stop) if row not in self.errors]
+        self.strings.update(zip(good, zip(*columns, strict=True), strict=True))
+
+
+def _as_list(numbers: int | NDArray[np.int64]) -> int | list[int]:
+    return numbers if isinstance(numbers, int) else numbers.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBatch:
+    """A batch that is ready: where it lies and how to read it.
+
+    With a `layout`, `memory` holds rows, those in `bad` without meaning, and `strings` what is not a number;
+    without one it is a packed value of the given `sizes`.
+    """
+
+    order: BatchOrder
+    ids: NDArray[np.int64]
+    worker: int
+    memory: NDArray[np.uint8]
+    layout: Layout | None
+    strings: list[tuple[str | bytes, ...]]
+    sizes: list[int]
+    bad: list[int]
+    fresh: list[bool] | None = None
+    dataset_state: DatasetState | None = None
+
+
+class CollatedBatch(NamedTuple):
+    """A batch that is ready and needs no unpacking; `ids` has an entry for every row ordered.
+
+    `at_once` says that nobody timed the parts of its making.
+    """
+
+    order: BatchOrder
+    ids: NDArray[np.int64]
+    value: Batch
+    bad: Sequence[int] = ()
+    worker: int = 0
+    at_once: bool = False
+    nbytes: int | None = None  # of its tensors, where its maker knows without looking
+    fresh: list[bool] | None = None  # which samples are not reused; None: as ordered
+    dataset_state: DatasetState | None = None  # of an iterable dataset behind this batch

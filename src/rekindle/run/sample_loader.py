@@ -1,0 +1,257 @@
+"""Samples of a dataset, with the global generators seeded for each.
+
+Whether a dataset draws random numbers cannot be known beforehand. So it is run as it is; if it draws from a
+generator, that generator is seeded from the sample's key from then on, and what was loaded without is
+recomputed. A dataset that draws nothing pays nothing, and one that draws pays for the generators that it
+uses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import default_collate, default_convert
+
+from rekindle.core import counter_rng
+from rekindle.core.global_rng import GENERATORS, GlobalGenerator
+from rekindle.core.samples import Batch, Index, Sample
+from rekindle.prepare.native import as_native
+from rekindle.run.bad_samples import FailedSample
+from rekindle.run.collation import collate
+from rekindle.run.sample_timing import NOT_LOADED, Cost, cost
+
+Result = TypeVar("Result")
+Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
+Images: TypeAlias = NDArray[np.uint8 | np.float32]  # the rows of a batch that images are written to
+LoadOne: TypeAlias = Callable[[int], Sample]  # the sample of a row
+LoadAll: TypeAlias = Callable[[], list[Sample]]
+Marks: TypeAlias = dict[GlobalGenerator, object]
+Exclusive: TypeAlias = Callable[[tuple[GlobalGenerator, ...]], AbstractContextManager[None]]
+OnRow: TypeAlias = Callable[[int], None]
+
+DRAW_NOTHING = (default_collate, default_convert)
+
+
+class UnseededDrawError(Exception):
+    """The dataset has drawn from a generator that was not seeded for it: what it returned is recomputed."""
+
+
+class LoadRequest(NamedTuple):
+    """Samples to load: the indices that the dataset gets, and the keys of their randomness.
+
+    `generations` are for the part of a sample that is cached for reuse, `turns` for the rest, or for all
+    of it where nothing is cached; `batch_turn` and `step` for what is drawn for the batch as a whole.
+    """
+
+    seed: int
+    batch_turn: int
+    step: int
+    indices: list[Index]
+    ids: Sequence[int] | NDArray[np.int64]
+    generations: Turns
+    turns: Turns
+
+    def rows(self, rows: slice) -> LoadRequest:
+        """Only some rows of the request."""
+        return self._replace(
+            indices=self.indices[rows],
+            ids=self.ids[rows],
+            generations=rows_of(self.generations, rows),
+            turns=rows_of(self.turns, rows),
+        )
+
+
+def rows_of(turns: Turns, rows: slice) -> Turns:
+    """The turns of some rows, where one number stands for all."""
+    return turns if isinstance(turns, int) else turns[rows]
+
+
+class SampleLoader:
+    """Loads samples, batches and collations of one dataset, all as functions of their keys.
+
+    `exclusive` makes a context in which no other thread uses the global generators, and after which they are
+    as they were; a worker process needs none. `on_row` is called with the row that is being loaded, if the
+    request is a `careful` one. With `draws=False`, the dataset is known not to draw from the global
+    generators.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        exclusive: Exclusive | None = None,
+        on_row: OnRow | None = None,
+        draws: bool = True,
+    ) -> None:
+        self.dataset = dataset
+        self.seconds = 0.0  # spent in the dataset since the caller last set it to zero
+        self.costs: list[Cost] = []  # of single samples, if they were timed; cleared by the caller
+        self.fresh: list[bool] = []  # which samples were not found in a cache, if there is one; as `costs`
+        self._exclusive = exclusive or (lambda _: nullcontext())
+        self._on_row = on_row
+        self._native = as_native(dataset)
+        self._generators = GENERATORS if draws else ()
+        self._drawn_from: tuple[GlobalGenerator, ...] = ()
+        self._marks: Marks = {}  # of the generators that the dataset is not known to draw from
+        self._settled = not self._generators  # Something was loaded: what it draws from is known so far.
+
+    @property
+    def drew_nothing(self) -> bool:
+        """Whether the dataset has been used, and has not drawn from any generator so far."""
+        return self._settled and not self._drawn_from
+
+    def load(
+        self,
+        request: LoadRequest,
+        *,
+        stop_at_failure: bool,
+        careful: bool = False,
+        timed: bool = False,
+        into: Images | None = None,
+    ) -> list[Sample]:
+        """The samples; a FailedSample in the place of each that raised (the last, with `stop_at_failure`).
+
+        `careful` calls `on_row` before each sample; `timed` adds the cost of each to `costs`. With `into`, a
+        native dataset writes each image to its row there, and the labels are returned.
+        """
+        load_one, load_all = self._loaders(request, into)
+        before = len(self.costs)
+        if timed:
+            load_one = self._timed(load_one, request.indices)
+
+        def attempt(marks: Marks) -> list[Sample]:
+            del self.costs[before:]
+            if not (self._drawn_from or careful or timed or not self._settled):
+                try:
+                    return load_all()
+                except UnseededDrawError:
+                    raise
+                except Exception:  # Found again, with its row, in what follows.
+                    pass
+            return self._one_by_one(request, load_one, marks, stop_at_failure, careful)
+
+        return self._run(attempt)
+
+    def _timed(self, load_one: LoadOne, indices: list[Index]) -> LoadOne:
+        def timed(row: int) -> Sample:
+            started = time.perf_counter()
+            try:
+                sample = load_one(row)
+            except Exception as error:
+                self.costs.append(cost(self.dataset, indices[row], FailedSample(error), 0))
+                raise
+            seconds = time.perf_counter() - started
+            fresh = self._is_fresh(row)
+            self.costs.append(cost(self.dataset, indices[row], sample, seconds) if fresh else NOT_LOADED)
+            return sample
+
+        return timed
+
+    def _is_fresh(self, row: int) -> bool:
+        """Whether the sample of a row was loaded, and not taken from a cache."""
+        return True
+
+    def _loaders(self, request: LoadRequest, into: Images | None) -> tuple[LoadOne, LoadAll]:
+        """Functions that load the sample of a row, and all samples at once."""
+        dataset, native, indices = self.dataset, self._native, request.indices
+        if native is None:
+            return lambda row: dataset[indices[row]], lambda: [dataset[index] for index in indices]
+        uniforms = counter_rng.uniforms(request.seed, request.ids, request.turns, count=native.uniforms)
+        if into is None:
+            return (
+                lambda row: native.sample(indices[row], uniforms[row]),
+                lambda: [native.sample(index, row) for index, row in zip(indices, uniforms, strict=True)],
+            )
+        return (
+            lambda row: native.write(indices[row], uniforms[row], into[row]),
+            lambda: native.write_many(indices, uniforms, into),
+        )
+
+    def _one_by_one(
+        self,
+        request: LoadRequest,
+        load_one: LoadOne,
+        marks: Marks,
+        stop_at_failure: bool,
+        careful: bool,
+    ) -> list[Sample]:
+        seeders = self._seeders(request)
+        on_row = self._on_row if careful else None
+        samples: list[Sample] = []
+        for row in range(len(request.indices)):
+            if on_row is not None:
+                on_row(row)
+            for seed in seeders:
+                seed(row)
+            try:
+                samples.append(load_one(row))
+            except UnseededDrawError:
+                raise
+            except Exception as error:
+                samples.append(FailedSample(error))
+                if stop_at_failure:
+                    break
+            # Most datasets that draw at all do so in their first sample: little has to be recomputed.
+            if row == 0 and self._found_draws(marks):
+                raise UnseededDrawError
+        return samples
+
+    def _seeders(self, request: LoadRequest) -> list[Callable[[int], None]]:
+        if not self._drawn_from:
+            return []
+        seeds = counter_rng.seeds(request.seed, request.ids, request.turns)
+        return [generator.seeder(seeds) for generator in self._drawn_from]
+
+    def load_together(self, request: LoadRequest) -> list[Sample]:
+        """What the dataset's `__getitems__` returns for all of the indices at once."""
+        return self._for_batch(request, lambda: self.dataset.__getitems__(request.indices))
+
+    def call(self, function: Callable[[Sample], Batch], request: LoadRequest, argument: Sample) -> Batch:
+        """What a function of the batch returns, such as the user's collate function."""
+        if function in DRAW_NOTHING:
+            return collate(function, argument)
+        return self._for_batch(request, lambda: function(argument))
+
+    def _for_batch(self, request: LoadRequest, action: Callable[[], Result]) -> Result:
+        def attempt(_: Marks) -> Result:
+            if self._drawn_from:
+                seeds = counter_rng.seeds(
+                    request.seed, request.step, request.batch_turn, counter_rng.Step.BATCH
+                )
+                for generator in self._drawn_from:
+                    generator.seeder(seeds)(0)
+            return action()
+
+        return self._run(attempt)
+
+    def _run(self, attempt: Callable[[Marks], Result]) -> Result:
+        """What an attempt returns once it draws from no generator that was not seeded for it."""
+        with self._exclusive(self._generators):
+            started = time.perf_counter()
+            try:
+                while True:
+                    others = [one for one in self._generators if one not in self._drawn_from]
+                    marks = self._marks = {generator: generator.mark() for generator in others}
+                    try:
+                        result = attempt(marks)
+                    except UnseededDrawError:
+                        continue
+                    except Exception:
+                        if self._found_draws(marks):
+                            continue
+                        raise
+                    if not self._found_draws(marks):
+                        self._settled = True
+                        return result
+            finally:
+                self.seconds += time.perf_counter() - started
+
+    def _found_draws(self, marks: Marks) -> bool:
+        """Whether a generator was drawn from since it was marked; if so, it is seeded from now on."""
+        found = tuple(generator for generator, mark in marks.items() if generator.mark() != mark)
+        self._drawn_from += found
+        return bool(found)

@@ -1,0 +1,92 @@
+"""A job on its way to a worker process that is not forked, and what is said at once if it cannot arrive."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+
+from rekindle.errors import WorkerError
+from rekindle.run.job import Job
+
+# How a worker ends that, on importing the script, finds itself starting workers.
+UNGUARDED = 78
+
+_ADVICE = (
+    "Define it at the top of a module that can be imported; or give multiprocessing_context='fork', or "
+    "executor='threads', which need not import it."
+)
+
+
+class SentJob:
+    """A job for a worker: forked with it, or pickled apart, so that the worker can report what fails."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __reduce__(self) -> tuple[Callable[[bytes, str], PickledJob], tuple[bytes, str]]:
+        return PickledJob, (bytes(ForkingPickler.dumps(self.job)), _name(self.job.dataset))
+
+
+class PickledJob:
+    """The same as it arrives in a worker that was not forked."""
+
+    def __init__(self, pickled: bytes, dataset: str) -> None:
+        self._pickled, self._dataset = pickled, dataset
+
+    @property
+    def job(self) -> Job:
+        """The job; WorkerError if something that it consists of cannot be found here."""
+        try:
+            job: Job = pickle.loads(self._pickled)
+        except Exception as error:
+            raise WorkerError(
+                f"a worker process cannot unpickle the dataset {self._dataset} and what belongs to it: "
+                f"{error}. Workers that are not forked import the modules of all classes and functions; what "
+                "is defined within `if __name__ == '__main__':`, within a function or in a notebook is not "
+                f"there. {_ADVICE}"
+            ) from error
+        return job
+
+
+def check_main_can_be_imported(job: Job, start_method: str) -> None:
+    """WorkerError if workers would need something from a session or notebook, which they cannot import.
+
+    In a worker that imports the script of the main process and so comes here again, end at once.
+    """
+    if start_method == "fork":
+        return
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if getattr(main, "__spec__", None) is not None or (path is not None and os.path.exists(path)):
+        return
+    for part in (job.dataset, job.read_from, job.collate_fn, job.worker_init_fn):
+        if _module(part) == "__main__":
+            raise WorkerError(
+                f"{_name(part)} is defined in a notebook or an interactive session, which worker processes "
+                f"started by {start_method!r} cannot import. {_ADVICE}"
+            )
+
+
+def unguarded() -> WorkerError:
+    """The error for a script that starts workers when it is imported."""
+    path = getattr(sys.modules["__main__"], "__file__", "the script")
+    return WorkerError(
+        f"{path} starts workers when it is imported, and worker processes import it, unless they are forked. "
+        "Put what it does under `if __name__ == '__main__':`, so that only classes and functions are outside."
+    )
+
+
+def _module(part: object) -> str | None:
+    kind = part if hasattr(part, "__qualname__") else type(part)
+    return getattr(kind, "__module__", None)
+
+
+def _name(part: object) -> str:
+    kind = part if hasattr(part, "__qualname__") else type(part)
+    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"

@@ -1,0 +1,140 @@
+"""Workers as threads of the main process: for datasets whose work releases the GIL.
+
+A third-party dataset may draw from the global generators, which the training loop uses as well. Such a
+dataset runs only while the training loop waits for a batch, one sample at a time, and the generators are
+restored afterwards: correct, if slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.core.global_rng import GlobalGenerator, generators_kept
+from rekindle.run.caching_loader import sample_loader
+from rekindle.run.job import Job
+from rekindle.run.messages import Event, FromWorker, StartFailed, ToWorker
+from rekindle.run.slots import Slot
+from rekindle.run.worker import Worker
+from rekindle.run.worker_exception import worker_exception
+
+_CLOSE_WITHIN = 1.0  # seconds
+
+
+class _ClosedError(BaseException):
+    """The pool is closed. Not an Exception, so that no code in between handles it as an error of a sample."""
+
+
+class ThreadChannel:
+    """A worker thread's connection to the engine: queues, and the slots themselves."""
+
+    def __init__(self, worker: int, outbox: queue.SimpleQueue[tuple[int, Event]]) -> None:
+        self.inbox: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+        self.slots: dict[int, NDArray[np.uint8]] = {}
+        self._worker, self._outbox = worker, outbox
+        self._closed = False
+
+    def receive(self) -> ToWorker | None:
+        message = None if self._closed else self.inbox.get()
+        self._closed = (
+            message is None
+        )  # From now on, whoever asks: the worker may be in the middle of a unit.
+        return message
+
+    def waiting(self) -> bool:
+        return self._closed or not self.inbox.empty()
+
+    def send(self, message: FromWorker) -> None:
+        self._outbox.put((self._worker, message))
+
+
+class ThreadPool:
+    """Worker threads with numbers from 0 on."""
+
+    waits_steadily = False  # A message may be lost, and the lock not be taken again.
+
+    def __init__(self, job: Job) -> None:
+        self.size = job.workers
+        self._waited_for: list[tuple[int, Event]] = []
+        self._messages: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
+        self._channels = [ThreadChannel(number, self._messages) for number in range(self.size)]
+        # Held by the training loop, except while it waits for a batch.
+        self._generators_lock = threading.Lock()
+        self._generators_lock.acquire()
+        self._open = True
+        self.workers = [
+            threading.Thread(
+                target=self._run,
+                args=(job, number),
+                daemon=True,
+                name=f"rekindle-worker-{number}",
+            )
+            for number in range(self.size)
+        ]
+        for thread in self.workers:
+            thread.start()
+
+    def _run(self, job: Job, number: int) -> None:
+        channel = self._channels[number]
+        loader = sample_loader(job, exclusive=self._exclusive if job.draws else None)
+        try:
+            if job.worker_init_fn is not None:
+                job.worker_init_fn(number)
+        except Exception as error:
+            channel.send(StartFailed(worker_exception(error, f"in DataLoader worker thread {number}")))
+            return
+        with contextlib.suppress(_ClosedError):
+            Worker(job, f"worker thread {number}", channel, loader).serve()
+
+    @contextmanager
+    def _exclusive(self, generators: tuple[GlobalGenerator, ...]) -> Iterator[None]:
+        """A context in which only this thread uses the generators, and after which they are as they were."""
+        with self._generators_lock:
+            if not self._open:
+                raise _ClosedError
+            with generators_kept(generators):
+                yield
+
+    def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
+        """Send messages to a worker, and the slots that they are about."""
+        channel = self._channels[number]
+        for slot in slots:
+            channel.slots[slot.number] = slot.array
+        for message in messages:
+            channel.inbox.put(message)
+
+    def wait(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds until there are messages; meanwhile workers may use the generators."""
+        if self._messages.empty():
+            self._generators_lock.release()
+            try:
+                self._waited_for.append(self._messages.get(timeout=timeout))
+            except queue.Empty:
+                pass
+            finally:
+                self._generators_lock.acquire()
+
+    def poll(self) -> list[tuple[int, Event]]:
+        """The messages of workers that are there."""
+        found, self._waited_for = self._waited_for, []
+        while not self._messages.empty():
+            found.append(self._messages.get())
+        return found
+
+    def close(self) -> None:
+        """End all threads; one that is loading a sample ends after it."""
+        self._open = False
+        for channel in self._channels:
+            channel.inbox.put(None)
+        with contextlib.suppress(RuntimeError):  # An interrupt came while it was released.
+            self._generators_lock.release()
+        for thread in self.workers:
+            # The garbage collector may find a loader, and close it, in a thread that works for it.
+            if thread is not threading.current_thread():
+                thread.join(_CLOSE_WITHIN / self.size)

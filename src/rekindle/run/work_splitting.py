@@ -1,0 +1,69 @@
+"""Which worker loads which part of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+# A part should keep a worker busy for this long: less, and messages cost more than they help.
+_WORTHWHILE_SECONDS = 0.002
+# A batch is split into this many parts a worker, so that a slow sample holds up little.
+_PARTS_PER_WORKER = 4
+
+
+class Assignment(NamedTuple):
+    """Rows of a batch, and the worker that loads them."""
+
+    start: int
+    stop: int
+    worker: int
+
+
+class WorkSplitter:
+    """Splits batches into parts and chooses a worker for each.
+
+    `whole` gives a batch to one worker, as torch does, for code that looks at which worker it runs in; if
+    the batches are to come `in_order`, to each worker in turn. Otherwise a part goes to the worker with the
+    fewest samples to load.
+    """
+
+    def __init__(self, workers: int, *, whole: bool, in_order: bool) -> None:
+        self.workers, self.whole, self._in_order = workers, whole, in_order
+        self._outstanding = [0] * workers
+        self._next = 0
+        self._sample_seconds: float | None = None
+
+    def assign(self, step: int, rows: int, *, whole: bool) -> list[Assignment]:
+        """All rows of batch `step`, in parts."""
+        size = rows if whole or self.whole else self._part_size(rows)
+        return [
+            Assignment(start, stop, self.choose(step, stop - start, range(self.workers)))
+            for start in range(0, max(rows, 1), max(size, 1))
+            for stop in (min(start + size, rows),)
+        ]
+
+    def _part_size(self, rows: int) -> int:
+        if self._sample_seconds is None:
+            return -(-rows // self.workers)
+        evenly = -(-rows // (self.workers * _PARTS_PER_WORKER))
+        return max(evenly, int(_WORTHWHILE_SECONDS / max(self._sample_seconds, 1e-9)) + 1)
+
+    def choose(self, step: int, samples: int, among: Collection[int]) -> int:
+        """The worker for a part of so many samples."""
+        if self.whole and self._in_order:
+            worker = step % self.workers
+        else:
+            turns = (number % self.workers for number in range(self._next, self._next + self.workers))
+            able = (number for number in turns if number in among)
+            worker = min(able, key=self._outstanding.__getitem__)
+            self._next = worker + 1
+        self._outstanding[worker] += samples
+        return worker
+
+    def completed(self, worker: int, assigned: int, loaded: int, seconds: float) -> None:
+        """Note that a worker is done with a part, and how long its samples took."""
+        self._outstanding[worker] -= assigned
+        if loaded:
+            took = seconds / loaded
+            known = self._sample_seconds
+            self._sample_seconds = took if known is None else 0.8 * known + 0.2 * took

@@ -1,0 +1,52 @@
+"""Workers as the engine sees them, be they processes or threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from threading import Thread
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.run.messages import Event, FromWorker, ToWorker
+from rekindle.run.slots import Slot
+
+
+class WorkerPool(Protocol):
+    """Workers with numbers from 0 on."""
+
+    size: int
+    waits_steadily: bool  # an interrupt of `wait` changes nothing
+
+    @property
+    def workers(self) -> Sequence[BaseProcess | Thread]:
+        """The processes or threads themselves."""
+
+    def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
+        """Send messages to a worker, and make the slots visible to it that they are about."""
+
+    def poll(self) -> list[tuple[int, Event]]:
+        """The messages of workers that are there, with the workers' numbers."""
+
+    def wait(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds until there are messages."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+class Channel(Protocol):
+    """A worker's end of its connection to the engine."""
+
+    slots: dict[int, NDArray[np.uint8]]
+
+    def receive(self) -> ToWorker | None:
+        """The next message, waiting for it; None when the engine has closed the connection."""
+
+    def waiting(self) -> bool:
+        """Whether `receive` would return at once."""
+
+    def send(self, message: FromWorker) -> None:
+        """Send a message to the engine."""

@@ -1,0 +1,1 @@
+"""The same from a shell: the command line and what it calls."""

@@ -1,0 +1,168 @@
+"""torch's loader is the oracle: any script gets from ours what it gets from torch's.
+
+What does not depend on chance is equal to the bit. What does has as many distinct views as torch gives, is
+the same for any number of workers, any executor and after a resume, and never the same twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch.utils.data
+from hypothesis import given, settings
+
+import rekindle as rk
+from differential.scripts import Event, Script, close, one_epoch, play, scripts, set_up
+from differential.views import samples_of, views_of, without_views
+from resumable import through_a_file
+from same import same
+
+Torch = torch.utils.data.DataLoader
+SEED = 3
+INLINE, WORKERS, RESUMED = 200, 50, 100  # examples
+MANY = 10_000  # of each kind, in the slow run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def ours(script: Script, **extra: Any) -> list[list[Event]]:
+    executor = {"executor": script.executor} if script.workers else {}
+    return play(script, rk.DataLoader, seed=SEED, **executor, **extra)
+
+
+def assert_torchs(script: Script, found: list[list[Event]], expected: list[list[Event]]) -> None:
+    """The epochs are what torch gives, but for what is drawn."""
+    if script.order_is_ours:
+        assert_same_samples(script, found, expected)
+    else:
+        for got, want in zip(found, expected, strict=True):
+            assert [kind for kind, _ in got] == [kind for kind, _ in want]
+            for (kind, one), (_, other) in zip(got, want, strict=True):
+                assert same(*map(without_views, (one, other))) if kind == "batch" else one == other
+    if script.draws != "none":
+        drawn = list(views_of(found))
+        assert len(set(views_of(expected))) == len(list(views_of(expected)))  # or the test means nothing
+        assert len(set(drawn)) == len(drawn)
+
+
+def assert_same_samples(script: Script, found: list[list[Event]], expected: list[list[Event]]) -> None:
+    """The order is drawn: the batches have the same sizes, and an epoch the same samples."""
+    if script.bad is not None:
+        return
+    for got, want in zip(found, expected, strict=True):
+        assert [len(samples_of(batch)) for _, batch in got] == [len(samples_of(batch)) for _, batch in want]
+        if script.stop is None and not script.drop_last:
+            assert content(got) == content(want)
+
+
+def content(events: list[Event]) -> Counter[tuple[int, int]]:
+    return Counter((index, label) for _, batch in events for index, label, _ in samples_of(batch))
+
+
+def check_inline(script: Script) -> None:
+    assert_torchs(script, ours(script), play(script, Torch))
+
+
+def check_workers(script: Script) -> None:
+    """With workers: as torch's workers, or (map-style, or threads, which share the dataset) as without."""
+    sees_changes = script.executor == "threads" or not script.persistent or script.change == "none"
+    if script.executor == "threads" and script.persistent:
+        script = replace(script, change="none")
+    found = ours(script)
+    theirs = replace(script, workers=0) if script.executor == "threads" else script
+    assert_torchs(script, found, play(theirs, Torch))
+    if not script.is_iterable and sees_changes and script.stop is None:
+        inline = ours(replace(script, workers=0))
+        assert_equal(found, inline)
+
+
+def check_resume(script: Script) -> None:
+    """Interrupted at any batch and resumed elsewhere: the same batches as without."""
+    # A script that draws its order from torch's global generator has to restore that one itself.
+    script = replace(script, change="none", stop=None, bad=None, epochs=2, seeded=True)
+    epoch, batches = script.resume
+    if script.kind == "only once":
+        epoch = 0  # It keeps no state that could be saved.
+    whole = ours(script)
+    executor = {"executor": script.executor} if script.workers else {}
+    first = set_up(script, rk.DataLoader, seed=SEED, **executor)
+    found: list[list[Event]] = []
+    try:
+        for number in range(epoch + 1):
+            follow(first.loader, number)
+            if number < epoch:
+                found.append(one_epoch(script, first.loader, None))
+            else:
+                found.append(one_epoch(script, first.loader, min(batches, len(whole[epoch]))))
+        state = through_a_file(first.loader.state_dict())
+    finally:
+        close(first.loader)
+    second = set_up(script, rk.DataLoader, seed=SEED, **executor)
+    try:
+        second.loader.load_state_dict(state)
+        follow(second.loader, epoch)
+        found[-1] += one_epoch(script, second.loader, None)
+        for number in range(epoch + 1, script.epochs):
+            follow(second.loader, number)
+            found.append(one_epoch(script, second.loader, None))
+    finally:
+        close(second.loader)
+    assert_equal(found, whole)
+
+
+def follow(loader: Any, epoch: int) -> None:
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+
+
+def assert_equal(found: list[list[Event]], expected: list[list[Event]]) -> None:
+    assert [len(events) for events in found] == [len(events) for events in expected]
+    for got, want in zip(found, expected, strict=True):
+        for (kind, one), (other_kind, other) in zip(got, want, strict=True):
+            assert kind == other_kind
+            assert same(one, other)
+
+
+@settings(max_examples=INLINE)
+@given(scripts())
+def test_any_script_gets_what_torch_gives(script: Script) -> None:
+    check_inline(script)
+
+
+@settings(max_examples=WORKERS)
+@given(scripts(workers=(1, 2)))
+def test_any_script_with_workers_gets_what_torch_gives(script: Script) -> None:
+    check_workers(script)
+
+
+@settings(max_examples=RESUMED)
+@given(scripts(workers=(0, 0, 0, 0, 0, 1, 2)))
+def test_any_script_that_is_resumed_gets_what_it_would_have_got(script: Script) -> None:
+    check_resume(script)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@settings(max_examples=MANY)
+@given(scripts())
+def test_very_many_scripts_get_what_torch_gives(script: Script) -> None:
+    check_inline(script)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@settings(max_examples=MANY // 4)
+@given(scripts(workers=(1, 2)))
+def test_very_many_scripts_with_workers_get_what_torch_gives(script: Script) -> None:
+    check_workers(script)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@settings(max_examples=MANY)
+@given(scripts(workers=(0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2)))
+def test_very_many_scripts_that_are_resumed_get_what_they_would_have_got(script: Script) -> None:
+    check_resume(script)

@@ -1,0 +1,117 @@
+"""What scripts change outside of what workers have copies of: the next epoch sees it, as in torch."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch.utils.data
+from torch.utils.data import Dataset
+
+import rekindle as rk
+
+Torch = torch.utils.data.DataLoader
+
+
+class Counts(Dataset):
+    """Samples are the value of a counter that is shared with the script."""
+
+    def __init__(self):
+        self.counter = multiprocessing.get_context("fork").Value("i", 0)
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return self.counter.value
+
+
+class Reads(Dataset):
+    """Samples are what is in a file, read for every sample."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        with open(self.path) as file:
+            return int(file.read())
+
+
+def three_epochs(load, dataset, change, **arguments):
+    loader = load(dataset, batch_size=2, num_workers=2, **arguments)
+    epochs = []
+    for epoch in range(3):
+        epochs.append([value for batch in loader for value in batch.tolist()])
+        change(epoch + 1)
+    return epochs
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_shared_counter_is_seen_by_the_whole_next_epoch(persistent):
+    for load in (Torch, rk.DataLoader):
+        dataset = Counts()
+        found = three_epochs(
+            load, dataset, lambda n, d=dataset: setattr(d.counter, "value", n), persistent_workers=persistent
+        )
+        assert found == [[0] * 16, [1] * 16, [2] * 16]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_file_that_is_replaced_is_seen_by_the_whole_next_epoch(persistent, tmp_path):
+    for load in (Torch, rk.DataLoader):
+        path = tmp_path / "stage"
+        path.write_text("0")
+
+        def replace(number, path=path):
+            path.with_suffix(".new").write_text(str(number))
+            path.with_suffix(".new").replace(path)
+
+        found = three_epochs(load, Reads(path), replace, persistent_workers=persistent)
+        assert found == [[0] * 16, [1] * 16, [2] * 16]
+
+
+def test_a_projects_own_package_with_the_name_of_a_library_is_looked_into(tmp_path: Path):
+    """In an interpreter of its own, where `timm` is the project's."""
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm" / "__init__.py").touch()
+    (tmp_path / "timm" / "toy.py").write_text(
+        textwrap.dedent(
+            """
+            SIZE = 0
+
+            class Toy:
+                def __len__(self):
+                    return 4
+
+                def __getitem__(self, index):
+                    return SIZE
+            """
+        )
+    )
+    program = textwrap.dedent(
+        """
+        import rekindle as rk
+        from timm import toy
+
+        loader = rk.DataLoader(toy.Toy(), batch_size=4, num_workers=1)
+        for epoch in range(3):
+            toy.SIZE = epoch
+            print([batch.tolist() for batch in loader])
+        """
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.split("\n")[:3] == [str([[epoch] * 4]) for epoch in range(3)]

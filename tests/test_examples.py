@@ -1,0 +1,201 @@
+"""Every script in `examples/` does what its first lines say: it is run as it is, on a little data."""
+
+import csv
+import json
+import os
+import pickle
+import random
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs a script in this process, which has imported all that it needs, and gives what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_script(name, *arguments):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_script
+
+
+@pytest.fixture
+def run_alone(tmp_path):
+    """Runs a script in a process of its own, as it brings libraries or starts processes; gives its output."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parent / "start"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+        "OMP_NUM_THREADS": "1",
+        "HF_HOME": str(tmp_path / "hugging face"),
+        "HF_HUB_OFFLINE": "1",
+    }
+
+    def run_script(name, *arguments, start=()):
+        command = [sys.executable, *start, str(EXAMPLES / name), *map(str, arguments)]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr[-4000:]
+        return ended.stdout
+
+    return run_script
+
+
+def losses(printed):
+    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", printed)]
+
+
+def paint(number, label, size):
+    """A noisy image whose colour tells its class."""
+    noise = np.random.default_rng(number).integers(0, 120, (*size, 3), dtype=np.uint8)
+    noise[..., label] += 120
+    return noise
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Forty-eight photographs of two classes."""
+    for number in range(48):
+        name = ("cat", "dog")[number % 2]
+        (tmp_path / "train" / name).mkdir(parents=True, exist_ok=True)
+        pixels = paint(number, number % 2, (70 + number, 90))
+        Image.fromarray(pixels).save(tmp_path / "train" / name / f"{number}.jpg")
+    return tmp_path / "train"
+
+
+def test_image_folder(run, folder):
+    printed = run("image_folder.py", folder, "--batch-size", 8)
+    found = losses(printed)
+    assert len(found) == 4
+    assert found[-1] < 0.7 * found[0]
+    assert "diversity 0.96" in printed
+
+
+def test_image_folder_resumes(run, folder):
+    whole = run("image_folder.py", folder, "--batch-size", 8, "--epochs", 2, "--checkpoint", "whole.pt")
+    first = run("image_folder.py", folder, "--batch-size", 8, "--epochs", 1)
+    rest = run("image_folder.py", folder, "--batch-size", 8, "--epochs", 2)
+    assert losses(first) + losses(rest) == losses(whole)
+
+
+def test_cifar10(run, tmp_path):
+    batches = tmp_path / "cifar-10-batches-py"
+    batches.mkdir()
+    for name, start in (("data_batch_1", 0), ("data_batch_2", 200), ("test_batch", 400)):
+        labels = [number % 3 for number in range(start, start + 200)]
+        images = [paint(start + row, label, (32, 32)) for row, label in enumerate(labels)]
+        data = np.stack([image.transpose(2, 0, 1).ravel() for image in images])
+        content = {b"batch_label": name.encode(), b"data": data, b"labels": labels}
+        (batches / name).write_bytes(pickle.dumps(content))
+    printed = run("cifar10.py", "--epochs", 3, "--batch-size", 20)
+    accuracies = [float(one) for one in re.findall(r"accuracy (\d\.\d+)", printed)]
+    assert len(accuracies) == 3
+    assert accuracies[-1] > 0.9
+    assert "InfoBatch" in printed
+
+
+def test_ddp_resumes_in_the_middle_of_an_epoch(run_alone):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    assert run_alone("ddp.py", "--stop-after", 15, start=torchrun) == ""
+    printed = run_alone("ddp.py", start=torchrun)
+    # Of 2,000 samples a rank has 1,000, in batches of 50; the checkpoint is of the tenth step.
+    assert re.findall(r"(\d+) samples", printed) == ["500", "1000", "1000"]
+    assert losses(printed)[-1] < 0.5 * losses(printed)[0]
+
+
+def test_lightning_resumes_in_the_middle_of_an_epoch(run_alone):
+    printed = run_alone("with_lightning.py", "--steps", 150)
+    found = losses(printed)
+    assert len(found) == 3
+    assert found[-1] < 0.6 * found[0]
+    assert re.findall(r"(\d+) samples,", printed) == ["2000"] * 3
+    printed = run_alone("with_lightning.py", "--steps", 200, "--resume", "checkpoints/last.ckpt")
+    # The last checkpoint is of step 140, the fortieth of its epoch: ten steps of 40 samples were left.
+    assert re.findall(r"(\d+) samples,", printed) == ["400", "2000"]
+
+
+def test_accelerate_resumes_in_the_middle_of_an_epoch(run_alone):
+    assert run_alone("with_accelerate.py", "--stop-after", 25) == ""
+    printed = run_alone("with_accelerate.py", "--resume")
+    # Of 30 steps an epoch, the checkpoint has twenty.
+    assert re.findall(r"(\d+) steps", printed) == ["10", "30", "30", "30"]
+    assert losses(printed)[-1] < 0.5 * losses(printed)[0]
+
+
+def test_datasets(run_alone, tmp_path):
+    words = random.Random(0)
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["text", "label"])
+        for row in range(320):
+            praise = ("a dull and tiresome", "a bright and lovely")[row % 2]
+            table.writerow([f"{praise} film of {words.randrange(1900, 2030)}", row % 2])
+    printed = run_alone("with_datasets.py", "reviews.csv")
+    assert len(losses(printed)) == 5
+    assert losses(printed)[-1] < 0.3 * losses(printed)[0]
+
+
+def test_timm(run_alone, folder):
+    printed = run_alone("with_timm.py", folder, "--model", "resnet10t", "--size", 64, "--batch-size", 8)
+    assert len(losses(printed)) == 3
+    assert losses(printed)[-1] < losses(printed)[0]
+
+
+def test_detection_survives_an_image_that_is_missing(run, tmp_path):
+    draw = random.Random(0)
+    (tmp_path / "images").mkdir()
+    images, annotations = [], []
+    for number in range(101):
+        width, height = draw.randrange(64, 100), draw.randrange(64, 100)
+        box = [draw.randrange(30), draw.randrange(30), draw.randrange(12, 30), draw.randrange(12, 30)]
+        left, top, w, h = box
+        picture = Image.new("RGB", (width, height), "grey")
+        ImageDraw.Draw(picture).rectangle((left, top, left + w, top + h), "orange")
+        picture.save(tmp_path / "images" / f"{number}.png")
+        images.append({"id": 1000 + number, "file_name": f"{number}.png", "width": width, "height": height})
+        annotations.append({"id": number, "image_id": 1000 + number, "bbox": box, "category_id": 1})
+    (tmp_path / "boxes.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    (tmp_path / "images" / "7.png").unlink()
+    printed = run("detection.py", "images", "boxes.json")
+    assert len(losses(printed)) == 5
+    assert losses(printed)[-1] < 0.5 * losses(printed)[0]
+    assert "bad sample 7 in epoch 0: FileNotFoundError" in printed
+
+
+def test_a_language_model_that_resumes_goes_on_as_if_it_had_never_stopped(run, tmp_path):
+    text = "the cat sat on the mat, and the dog ran after the cat. " * 300
+    np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16).tofile(tmp_path / "train.bin")
+    arguments = ("train.bin", "--vocabulary", 128, "--steps")
+    whole = run("language_model.py", *arguments, 60)
+    assert losses(whole)[-1] < 0.5 * losses(whole)[0]
+    (tmp_path / "language_model.pt").unlink()
+    begun = run("language_model.py", *arguments, 30)
+    assert begun + run("language_model.py", *arguments, 60) == whole
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_is_short_says_how_to_run_it_and_is_listed(name):
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 80
+    opening = text[: text.index('"""', 3)]
+    assert f" examples/{name}" in opening
+    assert f"]({name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_example_is_run():
+    own = Path(__file__).read_text(encoding="utf-8")
+    assert [name for name in SCRIPTS if f'("{name}"' not in own] == []

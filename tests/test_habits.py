@@ -1,0 +1,47 @@
+"""What the project asks of contributors, it keeps itself."""
+
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+# Clocks to measure with. Tests wait for what must come (waiting.py), move a clock themselves (clock.py) or
+# count (calls.py): a busy machine is slow, not wrong. What takes how long is a question for a benchmark.
+STOPWATCHES = {"perf_counter", "monotonic", "process_time", "thread_time"}
+STOPWATCHES |= {f"{name}_ns" for name in STOPWATCHES}
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.name)
+def test_no_test_measures_time(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert path.name == "waiting.py" or not names & STOPWATCHES
+
+
+def test_the_versions_of_python_that_are_promised_are_those_that_are_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={promised[0]}"
+    workflow = (ROOT / ".github/workflows/checks.yml").read_text(encoding="utf-8")
+    (tested,) = re.findall(r"python-version: (\[.+\])", workflow)
+    assert json.loads(tested) == promised == ["3.11", "3.12", "3.13", "3.14"]
+
+
+def test_what_a_workflow_makes_is_a_target_of_the_makefile():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    workflows = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").iterdir())
+    made = set(re.findall(r"run: make ([\w-]+)", workflows))
+    assert made >= {"lint", "test", "release-check"}
+    assert made <= targets
+
+
+@pytest.mark.parametrize("name", ["RELEASING.md", "SECURITY.md", "examples/README.md"])
+def test_every_file_that_is_linked_to_exists(name):
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []

@@ -1,0 +1,174 @@
+"""An interrupt within `next` (Ctrl-C, say) loses nothing, for a loop that goes on and for a checkpoint."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, RandomSampler
+
+import rekindle as rk
+from interrupted import ask
+from same import digest
+
+NEVER = 1 << 60
+
+
+class Numbers(Dataset[Any]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), index) + torch.rand(3)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for value in range(23):
+            yield value + torch.rand(3)
+
+
+class OwnIterator(IterableDataset[Any]):
+    """Its own iterator, and goes on where it stopped: it cannot be asked for a batch a second time."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def __iter__(self) -> "OwnIterator":
+        return self
+
+    def __next__(self) -> int:
+        self.value += 1
+        if self.value % 24 == 0:
+            raise StopIteration
+        return self.value
+
+
+class Stateful(Stream):
+    """A stream with a state, and a number that goes on from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self.value = self.start = self.epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.value, self.start = self.start, 0
+        while self.value < 23:
+            self.value += 1
+            yield self.value - 1 + torch.rand(2), self.epoch
+        self.epoch += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start, self.epoch = state["value"], state["epoch"]
+
+
+def mapped(workers: int, **options: Any) -> rk.DataLoader[Any]:
+    return rk.DataLoader(Numbers(), 4, shuffle=True, seed=3, num_workers=workers, **options)
+
+
+def sampled(workers: int) -> rk.DataLoader[Any]:
+    sampler = RandomSampler(range(24), generator=torch.Generator().manual_seed(1))
+    return rk.DataLoader(Numbers(), 4, sampler=sampler, seed=3, num_workers=workers)
+
+
+def streamed(workers: int, dataset: Callable[[], Any], **options: Any) -> rk.DataLoader[Any]:
+    return rk.DataLoader(dataset(), 4, seed=3, num_workers=workers, **options)
+
+
+KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
+    "inline": (mapped, 0),
+    "processes": (mapped, 1),
+    "threads": (lambda workers: mapped(workers, executor="threads"), 2),
+    "sampler": (sampled, 0),
+    "sampler, processes": (sampled, 1),
+    "stream": (lambda workers: streamed(workers, Stream), 0),
+    "stream, processes": (lambda workers: streamed(workers, Stream), 1),
+    "stateful stream": (lambda workers: streamed(workers, Stateful), 0),
+    "own iterator": (lambda workers: streamed(workers, OwnIterator), 0),
+    "one ahead on the device": (lambda workers: mapped(workers, device="cpu"), 1),
+    "echoed batches": (lambda workers: mapped(workers, reuse=rk.Echo(1.5, after="batch", shuffle=4)), 1),
+}
+
+
+# Python prints, and does not raise, what is raised while it closes a generator that nobody holds any more.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_at_any_call_within_next_loses_no_batch(kind: str, every: int) -> None:
+    make, workers = KINDS[kind]
+    straight = make(0)
+    expected = [[digest(batch) for batch in straight] for _ in range(4 if workers else 50 // every)]
+    loader = make(workers)
+    stride, most = (8 * every, 300) if workers else (every, NEVER)
+    place, beyond = 1, 0
+    for number, epoch in enumerate(expected[:-1]):
+        iterator, got = iter(loader), list[str]()
+        for _ in count():
+            asked = ask(iterator, place)
+            if asked is None:
+                if kind != "own iterator":  # What it gives next is not in a state.
+                    # At the end of an epoch, its end has been noted or has not.
+                    left = epoch[len(got) : len(got) + 1] or ["end", expected[number + 1][0]]
+                    assert next_digest(make, loader) in left, (place, number, len(got))
+                place, beyond = place + stride, 0
+                asked = ask(iterator, NEVER)
+            else:
+                beyond += 1  # That call was over before.
+            assert asked is not None
+            if not asked:
+                break
+            got.append(digest(asked[0]))
+        assert got == epoch
+        if beyond > 20 or place > most:
+            break
+    assert place > 20
+    loader.close()
+
+
+def next_digest(make: Callable[[int], rk.DataLoader[Any]], loader: rk.DataLoader[Any]) -> str:
+    """What comes next in a loader that goes on from the state of this one."""
+    resumed = make(0)
+    resumed.load_state_dict(loader.state_dict())
+    for batch in resumed:
+        return digest(batch)
+    return "end"
+
+
+def test_an_interrupt_in_the_middle_of_the_end_of_an_epoch_leaves_no_worker_behind() -> None:
+    loader = mapped(1)
+    for place in range(1, 60, 3):
+        iterator = iter(loader)
+        workers = iterator._workers  # type: ignore[attr-defined]
+        for _ in range(6):
+            next(iterator)
+        ask(iterator, place)
+        assert list(iterator) == []
+    loader.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+class Interrupted(Numbers):
+    """Sends the signal of Ctrl-C to its own process when sample 13 is first loaded."""
+
+    def __init__(self) -> None:
+        self.interrupts = 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 13 and self.interrupts:
+            self.interrupts -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+        return torch.tensor(index)
+
+
+def test_a_batch_whose_sample_was_interrupted_comes_again() -> None:
+    iterator = iter(rk.DataLoader(Interrupted(), 4))
+    got = [next(iterator).tolist() for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    got += [batch.tolist() for batch in iterator]
+    assert got == [list(range(first, first + 4)) for first in range(0, 24, 4)]

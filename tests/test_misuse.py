@@ -1,0 +1,178 @@
+"""Mistakes that are easily made are answered at once, with what to do instead."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import rekindle as rk
+from rekindle.core.available_memory import available_memory
+from rekindle.errors import ArgumentError, OpenFilesError, UnequalSamplesError
+from rekindle.reuse.cache.memory_budget import checked_memory
+from rekindle.run import slots
+from waiting import HANGS, eventually
+
+
+def run(script: str, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, input=script, capture_output=True, text=True, timeout=HANGS, **more)
+
+
+# Workers that are not forked.
+
+SCRIPT = textwrap.dedent(
+    """
+    import torch, rekindle as rk
+    class Own(torch.utils.data.Dataset):
+        def __len__(self): return 4
+        def __getitem__(self, index): return index
+    {guard}
+        Within = type("Within", (Own,), {{}})
+        print(list(rk.DataLoader({dataset}(), num_workers=1, multiprocessing_context="spawn")))
+    """
+)
+
+
+def test_a_class_of_a_session_is_named_before_any_worker_starts() -> None:
+    done = run(SCRIPT.format(guard="if True:", dataset="Own"), "-")
+    assert "WorkerError: __main__.Own is defined in a notebook or an interactive session" in done.stderr
+    assert done.stderr.count("Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    ("guard", "dataset", "message"),
+    [
+        ("if True:", "Own", "starts workers when it is imported"),
+        ("if __name__ == '__main__':", "Within", "cannot unpickle the dataset __main__.Within"),
+    ],
+)
+def test_a_script_that_workers_cannot_import_fails_with_its_first_worker(
+    tmp_path: Path, guard: str, dataset: str, message: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.format(guard=guard, dataset=dataset))
+    done = run("", str(path))
+    assert message in done.stderr
+    assert done.returncode != 0
+    assert "and so did the two before it" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")
+def test_a_stopped_worker_dies_with_its_parent() -> None:
+    script = (
+        "import rekindle as rk\nfor _ in rk.DataLoader(range(10**6), num_workers=2): print(1, flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        workers = psutil.Process(parent.pid).children()
+        os.kill(workers[0].pid, signal.SIGSTOP)
+        parent.kill()
+        parent.wait()
+    eventually(lambda: not any(worker.is_running() for worker in workers))
+
+
+# Arguments.
+
+
+def test_a_number_of_workers_is_a_number() -> None:
+    with pytest.raises(ArgumentError, match=r"num_workers is 'two'\. Give an integer"):
+        rk.DataLoader(range(4), num_workers="two")  # type: ignore[arg-type]
+    assert len(list(rk.DataLoader(range(4), num_workers=np.int64(0)))) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "nbytes"),
+    [("4GB", 4 * 10**9), ("512 MiB", 512 << 20), ("1.5kb", 1500), ("7", 7), (0, 0), ("auto", None)],
+)
+def test_memory_is_given_in_bytes_or_with_a_unit(given: Any, nbytes: int | None) -> None:
+    assert checked_memory(given) == nbytes
+
+
+@pytest.mark.parametrize("given", ["four GB", "-1GB", -1, 2.5, True, "4 PB", ""])
+def test_memory_that_means_nothing_is_refused_at_construction(given: Any) -> None:
+    for make in (
+        lambda: rk.Refurbish(memory=given),
+        lambda: rk.Echo(memory=given),
+        lambda: rk.DataLoader(range(4), reuse=rk.Echo(2), memory=given),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ArgumentError, match="give a number of bytes, a size such as '4GB'"):
+            make()
+
+
+def test_memory_without_anything_to_reuse_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="reuse is None"):
+        rk.DataLoader(range(4), memory="1GB")  # type: ignore[arg-type]
+
+
+# Samples.
+
+
+class Unequal(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return {"image": torch.zeros(3, 4, 4 + index // 2), "label": index}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 1}, {"num_workers": 1, "executor": "threads"}])
+def test_images_of_unequal_size_are_answered_with_what_to_add(arguments: Any) -> None:
+    with pytest.raises(
+        UnequalSamplesError, match=r"at 'image': \(3, 4, 4\) first, \(3, 4, 5\) in row 2"
+    ) as caught:
+        list(rk.DataLoader(Unequal(), batch_size=4, **arguments))
+    assert isinstance(caught.value, RuntimeError)
+    assert "Resize((224, 224))" in str(caught.value)
+    kind = {"processes": "worker process", "threads": "worker thread"}.get(
+        arguments.get("executor", "processes")
+    )
+    assert not arguments or f"DataLoader {kind} 0" in str(caught.value)
+
+
+# Limits of the process.
+
+
+def test_too_many_open_files_are_not_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+        with pytest.raises(OpenFilesError, match="ulimit -n"):
+            held = [slots.Slot(number, 4096) for number in range(40)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    del held
+
+
+def test_memory_that_may_not_be_addressed_is_not_available() -> None:
+    script = textwrap.dedent(
+        """
+        import re, resource, numpy as np, rekindle as rk
+        from rekindle.core.available_memory import available_memory
+        size = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+        resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30),) * 2)
+        assert available_memory() <= 1 << 30
+        T = rk.transforms
+        steps = [T.RandomCrop(32), T.ToTensor()]
+        data = rk.ArrayImages(np.zeros((20, 40, 40, 3), np.uint8), list(range(20)), steps)
+        loader = rk.DataLoader(data, batch_size=10, reuse=rk.Refurbish(3, split=0, balance=None))
+        print(len(list(loader)))
+        """
+    )
+    done = run(script, "-")
+    assert done.stdout == "2\n", done.stderr
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    assert not unlimited or available_memory() is not None

@@ -1,0 +1,419 @@
+"""Reuse on what people have: whatever a dataset does with its transform is finished, sample by sample."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.torchvision_on_cpu import torchvision, v2
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
+
+import rekindle as rk
+from photographs import photographs
+from same import same
+
+T, V = rk.transforms, torchvision.transforms
+SIZE = 24
+TO_TENSOR = V.ToTensor()
+
+
+def picture(index: int) -> Any:
+    return Image.fromarray(np.ascontiguousarray(photographs()[index % 8][index : index + 20, :20]))
+
+
+class Pictures(Dataset[Any]):
+    """Pillow images with a transform, used as `give` says."""
+
+    def __init__(self, transform: Any, give: Any, size: int = SIZE) -> None:
+        self.transform, self.give, self.size = transform, give, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.give(self, picture(index), index)
+
+
+def steps() -> Any:
+    """Each leaves its mark: it shows which were done, how often."""
+    return V.Compose([V.RandomCrop(16), TO_TENSOR, add_noise, plus_ten])
+
+
+def add_noise(image: Any) -> Any:
+    return image + torch.rand(1)
+
+
+def plus_ten(image: Any) -> Any:
+    return image + 10
+
+
+def as_it_is(sample: Any) -> Any:
+    return sample
+
+
+def loaded(data: Any, split: Any = "add_noise", epochs: int = 4, **settings: Any) -> list[Any]:
+    """All samples of some epochs, by index, as batches of one without a collate function."""
+    reuse = settings.pop("reuse", rk.Refurbish(3, split=split))
+    loader = rk.DataLoader(data, None, shuffle=True, seed=1, reuse=reuse, collate_fn=as_it_is, **settings)
+    found: list[dict[int, Any]] = []
+    for _ in range(epochs):
+        found.append({})
+        for sample in loader:
+            found[-1][int(loader.batch.ids[0])] = sample
+    loader.close()
+    return found
+
+
+# A dataset that applies its transform to some samples only.
+
+
+def to_some(data: Pictures, image: Any, index: int) -> Any:
+    return (data.transform(image) if index % 2 else TO_TENSOR(image)), index
+
+
+@pytest.mark.parametrize("split", range(5))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_were_not_transformed_are_not_finished(split: int, workers: int) -> None:
+    if workers and split % 2:
+        return
+    for epoch in loaded(Pictures(steps(), to_some), split, num_workers=workers):
+        assert sorted(epoch) == list(range(SIZE))
+        for index, (image, label) in epoch.items():
+            assert label == index
+            if index % 2:
+                assert image.shape[-1] == 16
+                assert 10 <= image.min() <= image.max() <= 12, "each step was done once"
+            else:
+                assert torch.equal(image, TO_TENSOR(picture(index)))
+
+
+def test_what_was_done_is_kept_with_what_is_cached(tmp_path: Path) -> None:
+    for _ in range(2):  # The second run finds all on disk.
+        reuse = rk.Refurbish(3, split=3, memory=0, disk=tmp_path)
+        for epoch in loaded(Pictures(steps(), to_some), reuse=reuse):
+            assert {int(image.max() > 2) for index, (image, _) in epoch.items() if index % 2} == {1}
+            assert {int(image.max() > 2) for index, (image, _) in epoch.items() if not index % 2} == {0}
+
+
+def changes_one(data: Pictures, image: Any, index: int) -> Any:
+    image = data.transform(image)
+    return (image * 2 if index == 17 else image), index
+
+
+def test_a_sample_that_cannot_be_finished_is_named() -> None:
+    with pytest.raises(rk.ArgumentError, match=r"sample 17: Pictures changes what its transform returns"):
+        loaded(Pictures(steps(), changes_one), 3)
+
+
+# What datasets do with a transform.
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: int
+
+
+def as_usual(data: Pictures, image: Any, index: int) -> Any:
+    return data.transform(image), index
+
+
+def alone(data: Pictures, image: Any, index: int) -> Any:
+    return data.transform(image)
+
+
+def in_a_dict(data: Pictures, image: Any, index: int) -> Any:
+    return {"id": index, "inputs": {"image": data.transform(image)}}
+
+
+def in_a_named_tuple(data: Pictures, image: Any, index: int) -> Any:
+    return Pair(data.transform(image), index)
+
+
+def two_views(data: Pictures, image: Any, index: int) -> Any:
+    return [data.transform(image), data.transform(image)], index
+
+
+def as_many_as_its_index(data: Pictures, image: Any, index: int) -> Any:
+    return [data.transform(image) for _ in range(index % 4)]
+
+
+def beside_the_original(data: Pictures, image: Any, index: int) -> Any:
+    return image, data.transform(image)
+
+
+GIVE = [as_usual, alone, in_a_dict, in_a_named_tuple, two_views, as_many_as_its_index, beside_the_original]
+
+
+def tensors(sample: Any) -> list[Any]:
+    if isinstance(sample, dict):
+        sample = list(sample.values())
+    if isinstance(sample, list | tuple):
+        return [tensor for part in sample for tensor in tensors(part)]
+    return [sample] if isinstance(sample, torch.Tensor) and sample.dim() == 3 else []
+
+
+@pytest.mark.parametrize("give", GIVE, ids=lambda give: give.__name__)
+@pytest.mark.parametrize("split", [0, 2, 4])
+def test_every_result_is_finished_wherever_it_is(give: Any, split: int) -> None:
+    data = Pictures(steps(), give)
+    seen: dict[int, set[float]] = {}
+    for epoch in loaded(data, split):
+        for index, sample in epoch.items():
+            assert type(sample) is type(data[index])
+            views = tensors(sample)
+            assert len(views) == len(tensors(data[index]))
+            for view in views:
+                assert 10 <= view.min() <= view.max() <= 12
+                seen.setdefault(index, set()).add(float(view.sum()))
+    several = 2 if split == 4 else 4  # in four epochs: cached parts, or views
+    if give is not as_many_as_its_index:
+        assert np.mean([len(sums) for sums in seen.values()]) >= several - 0.5
+
+
+def stacked(data: Pictures, image: Any, index: int) -> Any:
+    return torch.stack([data.transform(image), data.transform(image)])
+
+
+def measured(data: Pictures, image: Any, index: int) -> Any:
+    image = data.transform(image)
+    return image, float(np.asarray(image).mean())
+
+
+@pytest.mark.parametrize("give", [stacked, measured])
+def test_what_is_changed_or_looked_at_afterwards_is_refused_at_construction(give: Any) -> None:
+    for split in (1, 3, "auto"):
+        with pytest.raises(rk.ArgumentError, match=r"Refurbish.*final_transform=finish"):
+            rk.DataLoader(Pictures(steps(), give), 4, shuffle=True, reuse=rk.Refurbish(3, split=split))
+
+
+class Numbers(Dataset[Any]):
+    """The transform makes a number of a number; the label is the same number."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.transform(index), f"{index}"
+
+
+def test_a_number_is_told_from_an_equal_one() -> None:
+    for epoch in loaded(Numbers(V.Compose([lambda number: number + 1, lambda number: -number])), 0):
+        for index, sample in epoch.items():
+            assert sample == (index, -index - 1, f"{index}")
+    for epoch in loaded(Numbers(V.Compose([str, lambda text: text + "!"])), 1):
+        for index, sample in epoch.items():
+            assert sample == (index, f"{index}!", f"{index}")
+            assert type(sample[1]) is str
+
+
+# Wrappers that make several views.
+
+
+class TwoCrops:
+    """MoCo's and SimCLR's."""
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, image: Any) -> Any:
+        return [self.base_transform(image), self.base_transform(image)]
+
+
+class GlobalAndLocal:
+    """DINO's."""
+
+    def __init__(self) -> None:
+        self.global_crops, self.local_crops = steps(), steps()
+
+    def __call__(self, image: Any) -> Any:
+        return [self.global_crops(image), *[self.local_crops(image) for _ in range(2)]]
+
+
+def test_both_views_of_a_wrapped_compose_are_finished() -> None:
+    wrapper = TwoCrops(steps())
+    for epoch in loaded(Pictures(wrapper, as_usual), 2):
+        for (one, other), _ in epoch.values():
+            assert 10 <= min(one.min(), other.min()) <= max(one.max(), other.max()) <= 12
+            assert not torch.equal(one, other)
+    assert isinstance(wrapper.base_transform, V.Compose), "the wrapper is as it was"
+
+
+def test_several_pipelines_are_refused_by_name() -> None:
+    match = r"several pipelines \(transform.global_crops, transform.local_crops\).*final_transform=finish"
+    with pytest.raises(rk.ArgumentError, match=match):
+        rk.DataLoader(Pictures(GlobalAndLocal(), as_usual), 4, shuffle=True, reuse=rk.Refurbish(3))
+
+
+# Images and masks together.
+
+
+class Segmentation(Dataset[Any]):
+    """As torchvision's references do it: one call for image and mask."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        image = torchvision.tv_tensors.Image(TO_TENSOR(picture(index)))
+        mask = torchvision.tv_tensors.Mask(image[:1] > 0.5)
+        return self.transforms(image, mask)
+
+
+def test_image_and_mask_stay_together() -> None:
+    compose = v2.Compose([v2.RandomCrop(12), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()])
+    for split in range(4):
+        views = set()
+        for epoch in loaded(Segmentation(compose), split):
+            for index, (image, mask) in epoch.items():
+                assert torch.equal(image[:1] > 0.5, mask)
+                views.add((index, float(image[0, 0, 0]), float(image[0, 0, -1])))
+        assert len(views) > 1.5 * SIZE
+
+
+class Detection(Segmentation):
+    """A dict of a target, whose boxes the transform moves; the label is no array."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = torchvision.tv_tensors.Image(TO_TENSOR(picture(index)))
+        boxes = torchvision.tv_tensors.BoundingBoxes([[2, 2, 9, 9]], format="XYXY", canvas_size=(20, 20))
+        image, target = self.transforms(image, {"boxes": boxes, "label": index})
+        return image, target
+
+
+def test_image_and_boxes_stay_together() -> None:
+    compose = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()])
+    for epoch in loaded(Detection(compose), 1):
+        for index, (image, target) in epoch.items():
+            assert target["label"] == index
+            left, top, right, bottom = target["boxes"][0].int().tolist()
+            turned = {"x": left != 2, "y": top != 2}
+            whole = TO_TENSOR(picture(index))
+            whole = whole.flip(-1) if turned["x"] else whole
+            whole = whole.flip(-2) if turned["y"] else whole
+            assert torch.equal(image, whole)
+            assert (right - left, bottom - top) == (7, 7)
+
+
+# Albumentations.
+
+
+def albumentations() -> Any:
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("albumentations")
+
+
+class Arrays(Dataset[Any]):
+    """An image, and a mask that shows which pixels are bright."""
+
+    def __init__(self, transform: Any, masks: bool) -> None:
+        self.transform, self.masks = transform, masks
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        image = np.asarray(picture(index))
+        if not self.masks:
+            return self.transform(image=image)["image"], index
+        done = self.transform(image=image, mask=image[..., 0] // 128)
+        return {"image": done["image"], "mask": done["mask"], "id": index}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_albumentations_are_split_between_their_steps(workers: int) -> None:
+    A = albumentations()  # noqa: N806 - the name that its users give it
+    compose = A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.VerticalFlip(), A.Transpose()])
+    first = loaded(Arrays(compose, masks=True), "HorizontalFlip", num_workers=workers)
+    views: dict[int, set[bytes]] = {}
+    for epoch in first:
+        for index, sample in epoch.items():
+            image, mask = np.asarray(sample["image"]), np.asarray(sample["mask"])
+            assert image.shape == (16, 16, 3)
+            assert np.array_equal(image[..., 0] // 128, mask), "both parts of a call draw the same"
+            views.setdefault(index, set()).add(image.tobytes())
+    assert np.mean([len(seen) for seen in views.values()]) > 2.4
+    again = loaded(Arrays(compose, masks=True), "HorizontalFlip")
+    assert same(first, again), "it is the same with any workers"
+    bare = loaded(Arrays(compose, masks=True), "HorizontalFlip", memory=0)
+    assert same(first, bare)
+
+
+def test_albumentations_in_an_opened_dataset(tmp_path: Path) -> None:
+    A = albumentations()  # noqa: N806
+    for index in range(8):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        picture(index).save(tmp_path / "a" / f"{index}.png")
+    compose = A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.VerticalFlip()])
+    data = rk.open(tmp_path, transform=compose)
+    for split in (1, "auto"):
+        kept = loaded(data, split)
+        assert same(kept, loaded(data, split, memory=0))
+        assert {np.asarray(image).shape for epoch in kept for image, _ in epoch.values()} == {(16, 16, 3)}
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_what_albumentations_does_as_one_step_is_refused(masks: bool) -> None:
+    A = albumentations()  # noqa: N806
+    flips = [A.HorizontalFlip(), A.VerticalFlip()]
+    boxes = A.BboxParams("pascal_voc", label_fields=[])
+    for compose, reason in (
+        (A.Compose(flips, p=0.5), "probability of 0.5"),
+        (A.OneOf(flips), "OneOf of Albumentations is one step"),
+        (A.Compose(flips, bbox_params=boxes), "boxes or keypoints"),
+    ):
+        with pytest.raises(rk.ArgumentError, match=rf"{reason}.*final_transform=finish"):
+            rk.DataLoader(Arrays(compose, masks), 4, shuffle=True, reuse=rk.Refurbish(3))
+
+
+# Datasets of datasets.
+
+
+def test_concatenated_and_nested_subsets_are_split_like_what_they_consist_of() -> None:
+    compose = steps()
+    parts = [Pictures(compose, as_usual, 6), Subset(Pictures(compose, as_usual), [3, 5])]
+    whole: Any = ConcatDataset(parts)
+    nested = Subset(Subset(whole, range(1, 8)), [0, 2, 6])
+    halves = random_split(Pictures(compose, as_usual), [0.5, 0.5], torch.Generator().manual_seed(0))
+    for data in (whole, nested, *halves):
+        for epoch in loaded(data, 2):
+            assert sorted(epoch) == list(range(len(data)))
+            for index, (image, label) in epoch.items():
+                assert label == data[index][1]
+                assert 10 <= image.min() <= image.max() <= 12
+    other = ConcatDataset([parts[0], Pictures(V.Compose([TO_TENSOR]), as_usual)])
+    with pytest.raises(rk.ArgumentError, match=r"different steps.*final_transform=finish"):
+        rk.DataLoader(other, 4, shuffle=True, reuse=rk.Refurbish(3))
+
+
+def test_concatenated_native_datasets_are_split_too() -> None:
+    pixels = np.stack([np.asarray(picture(index)) for index in range(12)])
+    native = [T.RandomCrop(16), T.RandomHorizontalFlip(), T.ToTensor()]
+    halves = [rk.ArrayImages(pixels[at : at + 6], range(at, at + 6), native) for at in (0, 6)]
+    whole: Any = ConcatDataset(halves)
+    kept = loaded(whole, 1)
+    assert same(kept, loaded(whole, 1, memory=0, num_workers=2))
+    for epoch in kept:
+        for index, (image, label) in epoch.items():
+            assert label == index
+            assert image.shape == (3, 16, 16)
+            assert 0.2 < image.max() <= 1
+
+
+@pytest.mark.parametrize(
+    "data", [[1.0, 2.0], Pictures(lambda image: image, as_usual)], ids=["list", "lambda"]
+)
+def test_without_steps_the_error_shows_a_final_transform(data: Any) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"no steps.*final_transform=finish"):
+        rk.DataLoader(data, 1, shuffle=True, reuse=rk.Refurbish(3))
