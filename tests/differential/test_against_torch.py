@@ -71,10 +71,16 @@ def check_workers(script: Script) -> None:
     sees_changes = script.executor == "threads" or not script.persistent or script.change == "none"
     if script.executor == "threads" and script.persistent:
         script = replace(script, change="none")
+    if script.order == "generator" and (script.bad is not None or script.stop is not None):
+        # RandomSampler draws once more at its end. Whether workers have read that far ahead when the script
+        # leaves an epoch decides the next one's order: torch's own differs by the number of workers.
+        script = replace(script, epochs=1)
+    # Torch draws a base seed from the generator for each epoch, but only one for workers that persist.
+    order_is_inlines = not (script.order == "generator" and script.persistent)
     found = ours(script)
     theirs = replace(script, workers=0) if script.executor == "threads" else script
     assert_torchs(script, found, play(theirs, Torch))
-    if not script.is_iterable and sees_changes and script.stop is None:
+    if not script.is_iterable and sees_changes and order_is_inlines and script.stop is None:
         inline = ours(replace(script, workers=0))
         assert_equal(found, inline)
 
