@@ -634,7 +634,9 @@ def test_the_report_tells_what_was_saved_and_what_it_cost(root: Path) -> None:
     loader = load(rk.open(root, transform=STEPS), num_workers=2)
     epochs(loader, 7)
     reuse = loader.report().reuse
-    assert reuse.fresh_share == pytest.approx((1 + 6 / 3) / 7, abs=0.02)
+    assert reuse.planned_share == pytest.approx((1 + 6 / 3) / 7, abs=0.02)
+    # Of two workers, one may compute what the other is about to cache.
+    assert reuse.planned_share <= reuse.fresh_share < 1
     assert reuse.seconds_saved > 0
     assert reuse.store.entries == SIZE
     assert reuse.store.nbytes > SIZE * 40 * 40 * 3
