@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
+
+from rekindle.run.in_flight_batch import Part
 
 # A part should keep a worker busy for this long: less, and messages cost more than they help.
 _WORTHWHILE_SECONDS = 0.002
@@ -11,12 +13,13 @@ _WORTHWHILE_SECONDS = 0.002
 _PARTS_PER_WORKER = 4
 
 
-class Assignment(NamedTuple):
-    """Rows of a batch, and the worker that loads them."""
+class Load(NamedTuple):
+    """A part that came back: how many rows its worker was to load, how many it did, and how long it took."""
 
-    start: int
-    stop: int
     worker: int
+    assigned: int
+    loaded: int
+    seconds: float
 
 
 class WorkSplitter:
@@ -33,11 +36,11 @@ class WorkSplitter:
         self._next = 0
         self._sample_seconds: float | None = None
 
-    def assign(self, step: int, rows: int, *, whole: bool) -> list[Assignment]:
+    def assign(self, step: int, rows: int, *, whole: bool) -> list[Part]:
         """All rows of batch `step`, in parts."""
         size = rows if whole or self.whole else self._part_size(rows)
         return [
-            Assignment(start, stop, self.choose(step, stop - start, range(self.workers)))
+            Part(start, stop, self.choose(step, stop - start, range(self.workers)))
             for start in range(0, max(rows, 1), max(size, 1))
             for stop in (min(start + size, rows),)
         ]
@@ -60,10 +63,11 @@ class WorkSplitter:
         self._outstanding[worker] += samples
         return worker
 
-    def completed(self, worker: int, assigned: int, loaded: int, seconds: float) -> None:
-        """Note that a worker is done with a part, and how long its samples took."""
-        self._outstanding[worker] -= assigned
-        if loaded:
-            took = seconds / loaded
-            known = self._sample_seconds
-            self._sample_seconds = took if known is None else 0.8 * known + 0.2 * took
+    def completed(self, loads: Iterable[Load]) -> None:
+        """Note that workers are done with parts, and how long their samples took."""
+        for load in loads:
+            self._outstanding[load.worker] -= load.assigned
+            if load.loaded:
+                took = load.seconds / load.loaded
+                known = self._sample_seconds
+                self._sample_seconds = took if known is None else 0.8 * known + 0.2 * took
