@@ -92,14 +92,16 @@ class Dispatcher:
         layout = Layout(spec, max(self._largest_batch, 1))
         self._check_room(layout.nbytes)
         self.layout = layout
-        for worker in range(self._pool.size):
-            self._pool.send(worker, [SetLayout(layout)])
+        used: list[slots.Slot] = []
+        assigned: list[list[AssignSlot]] = [[] for _ in range(self._pool.size)]  # by worker
         for batch in self.in_flight.values():
             if batch.kind == "rows" and batch.number not in self.cancelled:
                 batch.layout, batch.slot = layout, self._slots.take(layout.nbytes)
+                used.append(batch.slot)
                 for number, part in enumerate(batch.parts):
-                    assign = AssignSlot(batch.number, number, batch.slot.number)
-                    self._pool.send(part.worker, [assign], (batch.slot,))
+                    assigned[part.worker].append(AssignSlot(batch.number, number, batch.slot.number))
+        for worker, assignments in enumerate(assigned):
+            self._pool.send(worker, [SetLayout(layout), *assignments], used if assignments else ())
 
     def provide_slot(self, worker: int, number: int, part: int, nbytes: int) -> None:
         """Give a collated batch the room that it needs."""
