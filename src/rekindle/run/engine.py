@@ -84,7 +84,6 @@ class Engine:
         self._orders: Orders = iter(())
         self._queue: deque[InFlightBatch | EndOfEpoch] = deque()  # in the order in which they are yielded
         self._finished: deque[InFlightBatch] = deque()  # in the order of completion
-        self._loads: list[Load] = []  # parts that came back with the messages that are being handled
         self._crashes = CrashPolicy(pool.size)
         self.copies = CopyChecks(pool, self._receive) if watched else None
         self.closed = self._is_cleared = False
@@ -183,9 +182,6 @@ class Engine:
         try:
             for worker, message in self._pool.poll(timeout):
                 self._handle(worker, message)
-            if self._loads:
-                self._dispatcher.splitter.completed(self._loads)
-                self._loads = []
         except RekindleError:  # Not of one batch but of them all: nothing can go on after it.
             self.close()
             raise
@@ -241,7 +237,8 @@ class Engine:
         batch = self._dispatcher.in_flight[done.batch]
         part = batch.parts[done.part]
         spent, counters = done.spent, self._counters
-        self._loads.append(Load(worker, part.stop - part.start, spent.samples, spent.load_seconds))
+        load = Load(worker, part.stop - part.start, spent.samples, spent.load_seconds)
+        self._dispatcher.splitter.came_back.append(load)
         if done.costs and counters.costs is not None:
             counters.costs.add(batch.ids[part.start : part.stop], done.costs)
         if batch.kind == "stream":

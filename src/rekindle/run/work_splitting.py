@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from rekindle.run.in_flight_batch import Part
@@ -34,10 +34,12 @@ class WorkSplitter:
         self.workers, self.whole, self._in_order = workers, whole, in_order
         self._outstanding = [0] * workers
         self._next = 0
+        self.came_back: list[Load] = []  # since the last choice
         self._sample_seconds: float | None = None
 
     def assign(self, step: int, rows: int, *, whole: bool) -> list[Part]:
         """All rows of batch `step`, in parts."""
+        self._note_what_came_back()
         size = rows if whole or self.whole else self._part_size(rows)
         return [
             Part(start, stop, self.choose(step, stop - start, range(self.workers)))
@@ -53,6 +55,7 @@ class WorkSplitter:
 
     def choose(self, step: int, samples: int, among: Collection[int]) -> int:
         """The worker for a part of so many samples."""
+        self._note_what_came_back()
         if self.whole and self._in_order:
             worker = step % self.workers
         else:
@@ -63,8 +66,9 @@ class WorkSplitter:
         self._outstanding[worker] += samples
         return worker
 
-    def completed(self, loads: Iterable[Load]) -> None:
-        """Note that workers are done with parts, and how long their samples took."""
+    def _note_what_came_back(self) -> None:
+        """Learn which workers have less to do now, and how long their samples took."""
+        loads, self.came_back = self.came_back, []
         for load in loads:
             self._outstanding[load.worker] -= load.assigned
             if load.loaded:
