@@ -52,6 +52,10 @@ def open_source(
 
     `unlabelled` allows local folders of images without labels, as packed files are allowed to have none.
     """
+    if not (labels is None or isinstance(labels, str | os.PathLike | Mapping)):
+        raise ArgumentError(
+            f"labels={labels!r:.80}: expected the path of a labels file or a mapping of file names to labels."
+        )
     given = {name: value for name, value in (options or {}).items() if value is not None}
     text = os.fspath(path)
     if is_url(text):

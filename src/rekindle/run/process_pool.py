@@ -44,10 +44,9 @@ class _Member:
 class ProcessPool:
     """Worker processes with numbers from 0 on; a dead worker's number goes to its replacement."""
 
-    waits_steadily = True
-
     def __init__(self, job: Job, base_seed: int, context: BaseContext | None, slots: SlotPool) -> None:
         self.size = job.workers
+        self.waiting = False
         self._job, self._base_seed, self._slots = job, base_seed, slots
         self._context = context or multiprocessing.get_context()
         check_main_can_be_imported(job, self._context.get_start_method())
@@ -122,14 +121,13 @@ class ProcessPool:
             member.events = events
             self._selector.modify(member.pipe, events, self._selector.get_key(member.pipe).data)
 
-    def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until there are messages."""
-        self._selector.select(timeout)
-
-    def poll(self) -> list[tuple[int, Event]]:
-        """The messages of workers that are there; deaths come last."""
+    def poll(self, timeout: float) -> list[tuple[int, Event]]:
+        """The messages of workers, after waiting up to `timeout` seconds for one; deaths come last."""
         found: list[tuple[int, Event]] = []
-        for key, events in self._selector.select(0):
+        self.waiting = timeout > 0
+        ready = self._selector.select(timeout)
+        self.waiting = False
+        for key, events in ready:
             member = self._members[key.data]
             if events & selectors.EVENT_WRITE:
                 with contextlib.suppress(OSError):  # A worker that is gone: reading finds out.
