@@ -28,6 +28,7 @@ class RefreshByUse:
     batch_size: int
     drop_last: bool
     shuffle: bool
+    shared: bool = False  # Near-duplicates share results: this only tells what each alone would recompute.
 
     def recompute(self, choice: Choice, epoch: int, scores: Scores) -> tuple[Choice, NDArray[np.int64]]:
         """The choice with the results that its rows use, and the samples that are recomputed, each once."""
@@ -36,9 +37,9 @@ class RefreshByUse:
         ids, counts = np.unique(rows, return_counts=True)
         made = scores.made[ids]
         drawn = counter_rng.seeds(scores.seed, ids, epoch, counter_rng.Step.RECOMPUTE)
-        oldest = np.lexsort((drawn, made - scores.turns[ids], made >= 0))  # without a result, then by age
+        oldest = np.lexsort((drawn, made - scores.uses[ids], made >= 0))  # without a result, then by age
         served = max(len(ids) - left_out, 0) if self.shuffle else len(ids)
-        share, missing = share_of_uses(self.factor, int(scores.turns.sum()), served), int((made < 0).sum())
+        share, missing = share_of_uses(self.factor, int(scores.uses.sum()), served), int((made < 0).sum())
         spared = min(left_out, missing - share) if self.shuffle else 0
         if spared > 0:
             # What is left out are first those without a result; not one that comes more than once.

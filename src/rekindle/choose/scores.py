@@ -74,7 +74,7 @@ class Scores:
         loads: How often loading was measured.
         uses: In how many epochs, this one included, it was chosen.
         turns: In how many of them its cached part was used: that of all near-duplicates that share one.
-        made: The turn (from 0) in which its cached part was computed last; −1 if there is none.
+        made: How often it had been chosen before its cached part was computed last; −1 for never.
         wait_seconds, work_seconds: How long the training loops waited for batches and worked on them.
 
     """

@@ -72,12 +72,12 @@ class ReusePlanning:
     def refresh_by_use(self, shuffle: bool, batch_size: int, drop_last: bool) -> RefreshByUse | None:
         """What decides which of the samples that a method of importance chose are recomputed.
 
-        None where near-duplicates share results: these keep to their turns.
+        Near-duplicates that share results keep to their turns instead.
         """
-        shares = self._redundant is not None and self._redundant.substitutes
-        if shares or not isinstance(self._reuse, Refurbish):
+        if not isinstance(self._reuse, Refurbish):
             return None
-        return RefreshByUse(self._reuse.factor, batch_size, drop_last, shuffle)
+        shared = self._redundant is not None and self._redundant.substitutes
+        return RefreshByUse(self._reuse.factor, batch_size, drop_last, shuffle, shared)
 
     def plan_of_sampler(
         self, epoch: int, batch_size: int, drop_last: bool

@@ -61,14 +61,9 @@ class SubstitutingRefresh(Refresh):
         return replace(plan, ids=substitutes, substituted_ids=planned, turns=views, fresh=fresh)
 
 
-def reads_saved(plan: EpochPlan, plain: Refresh, turns: NDArray[np.int64] | int) -> NDArray[np.int8]:
-    """For each row of such a plan 1 if its own sample would have been computed, less 1 if one is.
-
-    `plain` is the schedule without substitution, and `turns` are those that the rows' own samples would have
-    in it.
-    """
+def reads_saved(plan: EpochPlan, due: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """For each row of such a plan 1 if its own sample would have been computed (`due`), less 1 if one is."""
     assert plan.substituted_ids is not None
-    due = plain.generations(plan.substituted_ids, turns) == turns
     firsts = np.zeros(len(due), dtype=bool)  # A sample that occurs more than once is computed once.
     firsts[np.unique(plan.substituted_ids, return_index=True)[1]] = True
     saved: NDArray[np.int8] = (due & firsts).astype(np.int8) - plan.fresh.astype(np.int8)

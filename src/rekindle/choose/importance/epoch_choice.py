@@ -30,8 +30,9 @@ def choose_samples(
     choice = Choice(ids, weights, scores.turns[ids], bool(method.even_batches), rank, world)
     choice = choice.shared_evenly(scores.seed, epoch)
     if refresh is not None:
-        choice, due = refresh.recompute(choice, epoch, scores)
-        scores.made[due] = scores.turns[due]
+        recomputing, due = refresh.recompute(choice, epoch, scores)
+        scores.made[due] = scores.uses[due]
+        choice = choice if refresh.shared else recomputing
     chosen = np.unique(ids)
     scores.uses[chosen] += 1
     scores.turns[chosen if duplicates is None else duplicates.epochs.used(ids)] += 1

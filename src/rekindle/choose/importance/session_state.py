@@ -68,7 +68,7 @@ def load(session: ImportanceSession, state: object, seed: int) -> None:
         )
     size = len(session.scores)
     scores = _scores(fields, size, seed)
-    choice = _choice(fields, scores, session.refresh is not None)
+    choice = _choice(fields, scores, session.refresh is not None and not session.refresh.shared)
     measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
     wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
     epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)
@@ -101,8 +101,8 @@ def _scores(fields: StateFields, size: int, seed: int) -> Scores:
             saved.refuse(name, "expected a number for each sample that was measured, and NaN for all others")
     if (scores.squares > scores.count + 1).any():
         saved.refuse("squares", "larger than the squares of so many probabilities can be")
-    if (scores.made >= scores.turns).any():
-        saved.refuse("made", "expected turns that the samples have had, by scores.turns")
+    if (scores.made >= scores.uses).any():
+        saved.refuse("made", "expected earlier uses of the samples, as scores.uses counts them")
     scores.wait_seconds, scores.work_seconds = fields.seconds("seconds", 2)
     return scores
 
