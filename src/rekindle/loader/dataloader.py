@@ -348,7 +348,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             len(self) if steps_are_known else None,
             has_generator=self.generator is not None,
             is_stateful=is_stateful(self.dataset),
-            deals_itself_out=deals_itself_out(self.dataset, self._reuse.iterable_view()),
+            deals_itself_out=self.executor != "threads"
+            and deals_itself_out(self.dataset, self._reuse.iterable_view()),
         )
         if self._importance is not None:
             importance = self._importance.copied(self._counters)

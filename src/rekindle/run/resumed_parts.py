@@ -70,7 +70,7 @@ class ResumedParts:
         self._copy = object.__new__(type(self._dataset))
         self._copy.__dict__ = dict(vars(self._dataset))
         self._copy.load_state_dict(part["state"])
-        samples = iter(self._copy)
+        samples: Iterator[Sample] = iter(self._copy)
         for _ in islice(samples, part["skip"]):
             pass
         return samples
