@@ -35,8 +35,10 @@ def values(batches: Any) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("kind", ["plain", "filtered", "shuffled"])
-@pytest.mark.parametrize(("first", "second", "third"), [(2, 3, 0), (0, 2, 1), (1, 0, 2)])
+@pytest.mark.parametrize("kind", ["plain", "shuffled", pytest.param("filtered", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("first", "second", "third"), [(2, 3, 0), (0, 2, 1), pytest.param(1, 0, 2, marks=pytest.mark.slow)]
+)
 def test_another_number_of_workers_reads_the_rest(kind: str, first: int, second: int, third: int) -> None:
     whole = [number for number in range(SAMPLES) if kind != "filtered" or number % 2]
     loader = load(stream(kind), first)
