@@ -37,6 +37,7 @@ from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, OnError
+from rekindle.run.hugging_face import deals_itself_out, epoch_of, follow_epoch, is_hugging_face
 from rekindle.run.stream_reader import is_stateful
 from rekindle.ship import BatchInfo, yielded
 from rekindle.ship.device_options import Placement
@@ -150,8 +151,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._importance: ImportanceSession | None = None
         if importance is not None:
             size: int = len(dataset)  # type: ignore[arg-type]
+            shuffled = self._order is OrderKind.SHUFFLED
+            refresh = self._reuse.planning.refresh_by_use(shuffled, self.batch_size or 1, self.drop_last)
             self._importance = ImportanceSession(
-                importance, size, self.seed, self._counters, self._reuse.redundant
+                importance, size, self.seed, self._counters, self._reuse.redundant, refresh
             )
         self._progress, self._epochs = Progress(), Epochs()
         self._close_with_the_loader()
@@ -303,6 +306,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         saved = checkpoint.save(self._identity(), position, seen)
         if self._importance is not None:
             saved["importance_state"] = session_state.save(self._importance)
+        if is_hugging_face(self.dataset):
+            saved["dataset_epoch"] = epoch_of(self.dataset)
         return saved
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -324,6 +329,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             len(self) if steps_are_known else None,
             has_generator=self.generator is not None,
             is_stateful=is_stateful(self.dataset),
+            deals_itself_out=self.executor != "threads"
+            and deals_itself_out(self.dataset, self._reuse.iterable_view()),
         )
         if self._importance is not None:
             importance = self._importance.copied(self._counters)
@@ -331,6 +338,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             steps = session_state.steps_at(importance, position, self.batch_size or 1, self.drop_last)
             checkpoint.check_steps(position, steps)
             self._importance = importance
+        follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
         self.seed, self._epochs.next_epoch = identity["seed"], position.epoch
