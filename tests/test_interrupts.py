@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
 
 # Python prints, and does not raise, what is raised while it closes a generator that nobody holds any more.
 @pytest.mark.filterwarnings(
-    "ignore:(?s)Exception ignored.*generator object.*KeyboardInterrupt:pytest.PytestUnraisableExceptionWarning"
+    "ignore:(?s)Exception ignored.*generator.*KeyboardInterrupt:pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
