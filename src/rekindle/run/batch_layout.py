@@ -173,12 +173,15 @@ def columns(samples: list[Sample], spec: Spec) -> list[list[Sample]]:
     if {*map(type, samples)} - {spec.source} or {*map(len, samples)} - {len(spec.parts)}:
         raise MismatchError
     # Torch's batch has its keys in the order of its own first sample, not in that of the first batch's.
-    if spec.keys is not None and any(tuple(sample) != spec.keys for sample in samples):
+    if spec.keys is not None and samples and tuple(samples[0]) != spec.keys:
         raise MismatchError
     found: list[list[Sample]] = []
-    for number, part in enumerate(spec.parts):
-        key = number if spec.keys is None else spec.keys[number]
-        found += columns([sample[key] for sample in samples], part)
+    try:
+        for number, part in enumerate(spec.parts):
+            key = number if spec.keys is None else spec.keys[number]
+            found += columns([sample[key] for sample in samples], part)
+    except KeyError as error:
+        raise MismatchError from error
     return found
 
 
