@@ -130,6 +130,25 @@ def test_a_link_has_no_content_whatever_its_extended_header_says() -> None:
     assert our_members(tar_file([header(b"x", b"11 size=47\n"), link, image])) == [("a.jpg", 2048, 47)]
 
 
+def test_a_folder_without_a_type_is_skipped_and_has_no_content() -> None:
+    """A name with a slash at its end says so; where its content would be, other readers look for a header."""
+    image = tar_members(small_tar())[0]
+    folder = with_field(with_field(image[0], 0, b"folder/"), 156, b"\0")
+    assert our_members(tar_file([(folder, image[1]), image])) is None
+    empty = with_field(folder, 124, b"%011o\0" % 0), b""
+    assert our_members(tar_file([empty, image])) == tarfile_members(tar_file([empty, image]))
+
+
+@pytest.mark.parametrize("kind", [b"L", b"x"])
+def test_a_header_that_goes_on_after_its_length_is_refused(kind: bytes) -> None:
+    """Some readers take its length, some the whole block: the member would have two names."""
+    image = tar_members(small_tar())[0]
+    head, content = header(kind, b"bcdef.jpg" if kind == b"L" else b"14 path=b.jpg\n14 path=c.jpg\n")
+    short = with_field(head, 124, b"%011o\0" % (1 if kind == b"L" else 14)), content
+    assert our_members(tar_file([short, image])) is None
+    assert our_members(tar_file([(head, content if kind == b"L" else content[:14]), image])) is not None
+
+
 def test_extended_headers_of_solaris_are_read() -> None:
     image = tar_members(small_tar())[0]
     assert our_members(tar_file([header(b"X", b"14 path=b.jpg\n"), image])) == [("b.jpg", 1536, 47)]
@@ -225,6 +244,15 @@ def test_a_mutated_lmdb_file_is_what_lmdb_reads_or_an_error(tmp_path: Path, coun
     files = [data, *(mutated_lmdb(data, rng) for _ in range(count))]
     (tmp_path / "work").mkdir()
     assert compared("lmdb", files, our_lmdb, tmp_path / "work") > count // 20
+
+
+@pytest.mark.parametrize("size", [512, 8192, 5000])
+def test_an_lmdb_file_of_two_page_sizes_is_refused(tmp_path: Path, size: int) -> None:
+    """LMDB takes that of its newer description, and finds nothing, or something else."""
+    data = bytearray((pack(tmp_path / "a.lmdb", [b"\xff\xd8one"]) / "data.mdb").read_bytes())
+    assert our_lmdb(bytes(data))
+    struct.pack_into("<I", data, 4096 + 16 + 24, size)
+    assert not our_lmdb(bytes(data))
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
