@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from packed_mutations import (
+    Field,
     Member,
     feature,
     message,
@@ -195,6 +196,32 @@ def same_example(content: bytes) -> bool:
 def test_a_mutated_example_is_what_protobuf_reads_or_an_error(count: int) -> None:
     rng = np.random.default_rng(count)
     assert sum(same_example(mutated_example(rng)) for _ in range(count)) > count // 10
+
+
+IMAGE, LABEL = feature(b"image/encoded", 1, b"\xff\xd8image"), feature(b"image/class/label", 3, 4)
+OTHER_LABEL = feature(b"image/class/label", 3, 5)
+
+
+def _inside(one: Field, *more: Field) -> Field:
+    """A feature with more fields than its name and its value."""
+    assert isinstance(one[2], list)
+    return 1, 2, [*one[2], *more]
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        [IMAGE, LABEL, OTHER_LABEL],
+        [IMAGE, LABEL, _inside(OTHER_LABEL, (3, 0, 511))],  # which protobuf leaves out
+        [_inside(IMAGE, (2, 2, [(1, 2, [(1, 2, b"other")])])), LABEL],  # joined
+        [_inside(IMAGE, (1, 2, b"image")), LABEL],
+        [(1, 2, [(1, 2, b"image/encoded"), (2, 2, [(1, 2, []), (3, 2, []), (1, 2, [(1, 2, b"x")])])]), LABEL],
+    ],
+    ids=["two", "two, one of them unknown", "two values", "two names", "three lists"],
+)
+def test_a_feature_that_other_readers_read_otherwise_is_refused(features: list[Field]) -> None:
+    assert our_sample(message([(1, 2, [IMAGE, LABEL])])) == (b"\xff\xd8image", 4)
+    assert our_sample(message([(1, 2, features)])) is None
 
 
 # LMDB and HDF5, and their libraries, in a process that may die.
