@@ -104,7 +104,7 @@ def _parts(path: str, value: object) -> _Found:
     if kind in (list, tuple):
         yield from ((f"{path}[{number}]", item) for number, item in enumerate(value[:_MOST_ITEMS]))  # type: ignore[index]
     elif issubclass(kind, dict):
-        values = islice(dict.values(value), _MOST_ITEMS)  # type: ignore[arg-type]
+        values: Iterator[object] = islice(dict.values(value), _MOST_ITEMS)  # type: ignore[arg-type]
         yield from ((f"{path}[{number}]", item) for number, item in enumerate(values))
     elif kind is types.FunctionType:
         yield from _parts_of_function(path, value)  # type: ignore[arg-type]
