@@ -35,6 +35,7 @@ Table: TypeAlias = Values  # 3 × 256: the result for each value of each channel
 IDENTITY = np.ascontiguousarray(np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 256)))
 USE_TABLE: Floats = np.empty((0, 3), dtype=np.float32)
 _FLIPS = {(True, False): 1, (False, True): 0, (True, True): -1}  # mirrored, upside down: OpenCV's codes
+_BYTE = np.dtype(np.uint8)
 _WIDTH = 75  # of the trial: enough for the vectorised part of the loop and for the rest
 
 
@@ -111,7 +112,8 @@ def finish(
     """
     channels, rows, columns = out.shape
     height, width, depth = image.shape
-    if depth != 3 or channels != 3 or image.dtype != np.uint8 or out.dtype != table.dtype:
+    kind = out.dtype
+    if depth != 3 or channels != 3 or image.dtype != _BYTE or kind != table.dtype:
         raise ArgumentError(
             f"an image of {image.dtype} {image.shape} cannot be written to an array of {out.dtype} {out.shape}"
         )
@@ -127,7 +129,7 @@ def finish(
         window = image[top : top + rows, left : left + columns]
         image = cv2.flip(window, _FLIPS[mirrored, upside_down]) if window.size else window  # type: ignore[assignment]
         top, left, width = 0, 0, columns
-    if out.dtype == np.uint8:
+    if kind == _BYTE:
         _write_bytes(image[top : top + rows, left : left + columns], table, out)
         return
     layout = "C" if out.flags.c_contiguous else "A"

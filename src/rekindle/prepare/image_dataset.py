@@ -166,6 +166,21 @@ class ImageDataset(NativeImages):
             raise self.located(error, index) from error
         return self.source.target(index)
 
+    def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
+        """Write an image to each row of `out`, given a row of random numbers for each; returns the labels."""
+        assert self._pipeline is not None
+        run, read, target = self._pipeline.run, self.source.read, self.source.target
+        labels = []
+        index = 0
+        try:
+            for given, numbers, row in zip(indices, uniforms, out, strict=True):
+                index = self._check(given)
+                run(read(index), numbers, row)
+                labels.append(target(index))
+        except DecodeError as error:
+            raise self.located(error, index) from error
+        return labels
+
     def raw(self, index: int) -> Stored:
         index = self._check(index)
         try:

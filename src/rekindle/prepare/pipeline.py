@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rekindle.core.compiled_rng import compile_uniforms
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError
 from rekindle.fetch.source import Stored
@@ -130,6 +131,8 @@ class Pipeline:
 
     def _compile_kernels(self) -> None:
         """Compile what the steps need, or load it: before there are workers, which would each do it."""
+        if self.uniforms:
+            compile_uniforms()
         for one in self._middle:
             one.step.compile_kernels()
         if self._can_fuse:
