@@ -11,8 +11,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rekindle.core.ownership import is_trusted
@@ -71,19 +71,33 @@ def kernel(signature: Callable[..., Signature], **options: Any) -> Callable[[Fun
 
 def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, Any]) -> Function:
     check_compiled_code()
-    with _patience.tell_if_long():
-        import numba
+    import numba
+    from numba.core import event
 
-        settings = {"nogil": True, "boundscheck": None, **options}
+    settings = {"nogil": True, **options}
+    with event.install_listener("numba:compile", _listener()):  # which is not told of what is loaded
         try:
             compiled: Function = numba.njit(signature(), cache=True, **settings)(function)
         except RuntimeError as error:
             if "no locator available" not in str(error):
                 raise
-            # Neither the folder of the package nor the user's can be written to.
-            _patience.kept = False
+            _patience.kept = False  # Neither the folder of the package nor the user's can be written to.
             compiled = numba.njit(signature(), **settings)(function)
     return compiled
+
+
+@cache
+def _listener() -> Any:
+    from numba.core import event
+
+    class Compilations(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: object) -> None:
+            _patience.start()
+
+        def on_end(self, event: object) -> None:
+            _patience.stop()
+
+    return Compilations()
 
 
 class _Patience:
@@ -91,19 +105,25 @@ class _Patience:
 
     def __init__(self) -> None:
         self.kept = True  # There is a folder for what is compiled.
-        self._spent, self._told = 0.0, False
+        self._spent, self._started, self._told = 0.0, 0.0, False
+        self._within = 0  # A kernel's functions are compiled while it is.
+        self._timer = threading.Timer(0, self._tell)
 
-    @contextmanager
-    def tell_if_long(self) -> Iterator[None]:
-        started = time.monotonic()
-        timer = threading.Timer(max(0.0, _TELL_AFTER - self._spent), self._tell)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._spent += time.monotonic() - started
+    def start(self) -> None:
+        """Something is being compiled from now on."""
+        self._within += 1
+        if self._within == 1 and not self._told:
+            self._started = time.monotonic()
+            self._timer = threading.Timer(max(0.0, _TELL_AFTER - self._spent), self._tell)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """It is compiled."""
+        self._within -= 1
+        if not self._within:
+            self._timer.cancel()
+            self._spent += time.monotonic() - self._started
 
     def _tell(self) -> None:
         if not self._told:
