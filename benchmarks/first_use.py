@@ -2,11 +2,11 @@
 
 Question: How long does a new script wait for its first two batches if nothing has been compiled yet?
 
-Method: 256 JPEGs of 320×240 pixels; RandomResizedCrop(224), flip, ToTensor, Normalize, batches of 64, 2 workers. A new
-interpreter each time, which imports Rekindle, opens the folder and takes two batches, with an empty folder for
-compiled code ("empty") or with the one that an earlier run has filled ("warm"); "augmented" adds RandAugment to an
-empty one. Measured from the start of the script, imports included, by the clock; CPU seconds of the script's own
-process beside it, which other programs disturb less.
+Method: 256 JPEGs of 320×240 pixels; RandomResizedCrop(224), flip, ToTensor, Normalize, batches of 64,
+2 workers. A new interpreter each time, which imports Rekindle, opens the folder and takes two batches, with
+an empty folder for compiled code ("empty") or with the one that an earlier run has filled ("warm");
+"augmented" adds RandAugment to an empty one. Measured from the start of the script, imports included, by the
+clock; CPU seconds of the script's own process beside it, which other programs disturb less.
 
     python -m benchmarks first_use
 
@@ -31,7 +31,8 @@ import sys, time
 import rekindle as rk
 T = rk.transforms
 extra = [T.RandAugment()] if sys.argv[2] == "augmented" else []
-steps = [T.RandomResizedCrop(224), *extra, T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.25] * 3)]
+crop, normalize = T.RandomResizedCrop(224), T.Normalize([0.5] * 3, [0.25] * 3)
+steps = [crop, *extra, T.RandomHorizontalFlip(), T.ToTensor(), normalize]
 dataset = rk.open(sys.argv[1], transform=steps)
 batches = iter(rk.DataLoader(dataset, batch_size=64, num_workers=2))
 started = float(sys.argv[3])

@@ -2,11 +2,12 @@
 
 Question: How long does a sample hold the GIL on its way from a file to the batch?
 
-Method: an image of 16×16 pixels, so small that nothing but overhead is left, as a JPEG in a file and as raw pixels
-in an HDF5 file: RandomResizedCrop(8), flip, normalise, batches of 64, in one thread. Of the CPU time, that within the
-decoder (of this thread, measured where it is called) and the system's share, which is opening and reading files, are
-left out: both release the GIL. The compiled kernels release it too, but are counted: with so few pixels, calling them
-is all there is. The least of 30 passes over 1,024 images counts; the rest is the machine's noise.
+Method: an image of 16×16 pixels, so small that nothing but overhead is left, as a JPEG in a file and as raw
+pixels in an HDF5 file: RandomResizedCrop(8), flip, normalise, batches of 64, in one thread. Of the CPU time,
+that within the decoder (of this thread, measured where it is called) and the system's share, which is opening
+and reading files, are left out: both release the GIL. The compiled kernels release it too, but are counted:
+with so few pixels, calling them is all there is. The least of 30 passes over 1,024 images counts; the rest is
+the machine's noise.
 
     python -m benchmarks overhead
 
@@ -99,6 +100,13 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     )
     where = "of 16×16 pixels to the batch, GIL held"
     return [
-        compare(f"a JPEG {where}", "µs a sample", {"rekindle": found["JPEG"]}, {"rekindle": [Bar("<", 25, "µs")]}),
-        compare(f"raw pixels {where}", "µs a sample", {"rekindle": found["raw"]}, {"rekindle": [Bar("<", 10, "µs")]}),
+        compare(
+            f"a JPEG {where}", "µs a sample", {"rekindle": found["JPEG"]}, {"rekindle": [Bar("<", 25, "µs")]}
+        ),
+        compare(
+            f"raw pixels {where}",
+            "µs a sample",
+            {"rekindle": found["raw"]},
+            {"rekindle": [Bar("<", 10, "µs")]},
+        ),
     ]

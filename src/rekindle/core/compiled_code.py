@@ -1,7 +1,7 @@
-"""Compiled kernels: made when they are first needed, kept on disk, loaded only from where nobody else can write.
+"""Compiled kernels: made when they are first needed, kept on disk, loaded from where nobody else can write.
 
-Numba takes about half a second to compile a kernel for one set of types, and loads it in milliseconds from then
-on. So each is compiled for the types that a pipeline has, when it has them, and for no others.
+Numba takes about half a second to compile a kernel for one set of types, and loads it in milliseconds from
+then on. So each is compiled for the types that a pipeline has, when it has them, and for no others.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ def check_compiled_code() -> None:
         )
 
 
-def kernel(signature: Callable[..., Signature], **options: Any) -> Callable[[Function], Callable[..., Function]]:
+def kernel(
+    signature: Callable[..., Signature], **options: Any
+) -> Callable[[Function], Callable[..., Function]]:
     """A decorator of functions that numba compiles, which run without the GIL and check no index.
 
-    What it returns is called with the arguments of `signature`, which choose the types, and gives the function
-    compiled for them: on the first call compiled, or loaded from disk.
+    What it returns is called with the arguments of `signature`, which choose the types, and gives the
+    function compiled for them: on the first call compiled, or loaded from disk.
     """
 
     def decorate(function: Function) -> Callable[..., Function]:
@@ -77,20 +79,21 @@ def _compile(function: Function, signature: Callable[[], Signature], options: di
     settings = {"nogil": True, **options}
     with event.install_listener("numba:compile", _listener()):  # which is not told of what is loaded
         try:
-            compiled: Function = numba.njit(signature(), cache=True, **settings)(function)
+            compiled: Any = numba.njit(signature(), cache=True, **settings)(function)
         except RuntimeError as error:
             if "no locator available" not in str(error):
                 raise
             _patience.kept = False  # Neither the folder of the package nor the user's can be written to.
             compiled = numba.njit(signature(), **settings)(function)
-    return compiled
+    made: Function = compiled
+    return made
 
 
 @cache
 def _listener() -> Any:
     from numba.core import event
 
-    class Compilations(event.Listener):  # type: ignore[misc]
+    class Compilations(event.Listener):
         def on_start(self, event: object) -> None:
             _patience.start()
 

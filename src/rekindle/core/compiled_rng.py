@@ -1,7 +1,8 @@
 """The numbers of `counter_rng.uniforms`, to the bit, by a compiled kernel.
 
-NumPy takes about a microsecond to start each of twenty operations, however few samples there are. A worker draws for a
-few samples at a time, so for native datasets, which need compiled code anyway, the loop is compiled.
+NumPy takes about a microsecond to start each of twenty operations, however few samples there are. A worker
+draws for a few samples at a time, so for native datasets, which need compiled code anyway, the loop is
+compiled.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
 from rekindle.core.compiled_code import kernel
@@ -49,10 +50,13 @@ def compile_uniforms() -> None:
 
 
 def uniforms(
-    seed: int, samples: Sequence[int] | NDArray[np.int64], turns: ArrayLike, count: int
+    seed: int,
+    samples: Sequence[int] | NDArray[np.int64],
+    turns: int | Sequence[int] | NDArray[np.int64],
+    count: int,
 ) -> NDArray[np.float64]:
     """`counter_rng.uniforms` for step 0: an (n, count) array of numbers in [0, 1)."""
-    if type(turns) is not int:
+    if not isinstance(turns, int):
         return counter_rng.uniforms(seed, samples, turns, count=count)
     ids = np.ascontiguousarray(samples, dtype=np.int64)
     out = np.empty((len(ids), count))

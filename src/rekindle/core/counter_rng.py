@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 NEXT_DRAW = 1 << 32  # added to an epoch for each earlier draw of the sample in it: that makes a turn
 
-# Arrays and not scalars: these wrap around at 64 bits, as they are meant to, without a warning, and NumPy takes
-# half as long to get going with them.
+# Arrays and not scalars: these wrap around at 64 bits, as they are meant to, without a warning.
 _GOLDEN, _FIRST_FACTOR, _SECOND_FACTOR = (
     np.array([number], dtype=np.uint64)
     for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

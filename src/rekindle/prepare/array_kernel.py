@@ -1,4 +1,4 @@
-"""The last steps of many images of one size in memory, in one call: crop, flip, convert, normalize, transpose.
+"""The last steps of many images of one size in memory, in one call: crop, flip, convert, normalize.
 
 What `fused_kernel.finish` does for one image, with the same tables and constants, and the same results to the
 bit. Only `ArrayImages` needs this, so it is compiled only there.

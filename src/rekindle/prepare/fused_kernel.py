@@ -3,17 +3,18 @@ batch's memory.
 
 Everything that happens to a pixel's value is one lookup in a table of 256 entries per channel: it holds what
 the steps themselves compute for each value, so the result is bit-identical to theirs. Where they only convert
-and normalize, the values are computed instead, which vectorises (see `normalization`); where they leave bytes as
-they are, OpenCV splits the image into its channels. A window may extend beyond the image (a crop with
+and normalize, the values are computed instead, which vectorises (see `normalization`); where they leave bytes
+as they are, OpenCV splits the image into its channels. A window may extend beyond the image (a crop with
 padding); what lies outside has the colour `fill`.
 
-Kernels are compiled by numba when they are first needed (`core/compiled_code.py`). All of it runs without the GIL.
+Kernels are compiled by numba when they are first needed (`core/compiled_code.py`). All of it runs without
+the GIL.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import cv2
 import numpy as np
@@ -115,7 +116,7 @@ def finish(
     kind = out.dtype
     if depth != 3 or channels != 3 or image.dtype != _BYTE or kind != table.dtype:
         raise ArgumentError(
-            f"an image of {image.dtype} {image.shape} cannot be written to an array of {out.dtype} {out.shape}"
+            f"an image of {image.dtype} {image.shape} cannot be written to an array of {kind} {out.shape}"
         )
     if fill.shape != (3,) or table.shape != (3, 256) or constants.shape not in ((0, 3), (3, 3)):
         raise ArgumentError(
@@ -132,12 +133,13 @@ def finish(
     if kind == _BYTE:
         _write_bytes(image[top : top + rows, left : left + columns], table, out)
         return
+    floats, values = cast(Floats, out), cast(Floats, table)
     layout = "C" if out.flags.c_contiguous else "A"
     pixels, start, stride = np.ascontiguousarray(image).reshape(-1), 3 * (top * width + left), 3 * width
     if constants.size:
-        _normalize(layout)(pixels, start, stride, constants, out)
+        _normalize(layout)(pixels, start, stride, constants, floats)
     else:
-        _look_up_floats(layout)(pixels, start, stride, table, out)
+        _look_up_floats(layout)(pixels, start, stride, values, floats)
 
 
 def compile_finish(table: Table, constants: Floats, channels_last: bool) -> None:

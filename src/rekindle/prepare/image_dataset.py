@@ -175,8 +175,8 @@ class ImageDataset(NativeImages):
         labels: list[int] = []
         row = 0
         while row < len(indices):
-            # A few files first, then their pixels: a system call in between leaves the processor's caches cold,
-            # which costs Python as much again as the call.
+            # A few files first, then their pixels: a system call in between leaves the processor's caches
+            # cold, which costs Python more than the call itself.
             encoded: list[tuple[int, Stored]] = []
             nbytes = index = 0
             try:
@@ -187,7 +187,7 @@ class ImageDataset(NativeImages):
                     nbytes += data.nbytes if isinstance(data, np.ndarray) else len(data)
                     if nbytes > _BYTES_TOGETHER:
                         break
-                for index, data in encoded:
+                for index, data in encoded:  # noqa: B007 (for the error)
                     run(data, uniforms[row], out[row])
                     row += 1
             except DecodeError as error:

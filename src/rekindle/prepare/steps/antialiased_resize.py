@@ -128,7 +128,7 @@ def _sum_bilinear(
     weights: NDArray[np.float64],
     sums: NDArray[np.uint16],
 ) -> None:
-    """Rows of the result, each a weighted sum of source rows. Written plainly: it compiles in half the time."""
+    """Rows of the result, weighted sums of source rows. Written plainly: it compiles in half the time."""
     new, width = result.shape
     scale = height / new
     stretch = scale if scale > 1.0 else 1.0

@@ -81,7 +81,7 @@ def _count_values(pixels: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
 
 
 def compile_tables(counts: bool = False) -> None:
-    """Compile what looks up values (and `counts` them), or load it: before workers, which would each do it."""
+    """Compile what looks up values (and `counts` them), or load it: before there are workers."""
     _look_up()
     if counts:
         _count_values()

@@ -1,6 +1,7 @@
-"""The kernels of all filters but the bilinear one, which `antialiased_resize` has: compiled where they are used.
+"""The kernels of all filters but the bilinear one, which `antialiased_resize` has: compiled where used.
 
-The weights are Pillow's. A filter without negative lobes needs 16 bits: weights are 1/256ths that add up to 256.
+The weights are Pillow's. A filter without negative lobes needs 16 bits: weights are 1/256ths that add up to
+256.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def sum_positive(
     code: int,
     support: float,
 ) -> None:
+    """Rows of the result, each a sum of source rows, of a filter without negative lobes."""
     new, width = result.shape
     weights = np.empty(int(2 * support * max(height / new, 1.0)) + 3, dtype=np.float64)
     sums = np.empty(width, dtype=np.uint16)
@@ -104,6 +106,7 @@ def sum_signed(
     code: int,
     support: float,
 ) -> None:
+    """Rows of the result, each a sum of source rows, of any filter."""
     new, width = result.shape
     weights = np.empty(int(2 * support * max(height / new, 1.0)) + 3, dtype=np.float64)
     sums = np.empty(width, dtype=np.float32)
