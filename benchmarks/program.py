@@ -16,6 +16,7 @@ from typing import Any
 PROGRAMS = (
     "peers",
     "overhead",
+    "first_use",
     "packed",
     "packing",
     "pipelines",

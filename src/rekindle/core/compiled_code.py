@@ -1,12 +1,29 @@
-"""Where compiled code is loaded from: numba caches it, and whoever can write to that folder can run code."""
+"""Compiled kernels: made when they are first needed, kept on disk, loaded from where nobody else can write.
+
+Numba takes about half a second to compile a kernel for one set of types, and loads it in milliseconds from
+then on. So each is compiled for the types that a pipeline has, when it has them, and for no others.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rekindle.core.ownership import is_trusted
 from rekindle.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from numba.core.typing.templates import Signature
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_TELL_AFTER = 2.0  # seconds in total that a process compiles without a word
 
 
 def check_compiled_code() -> None:
@@ -26,3 +43,110 @@ def check_compiled_code() -> None:
             f"{stat.S_IMODE(state.st_mode):04o}): compiled code would be loaded from there, and others can "
             "change it. Set it to a folder of your own that nobody else can write to, or unset it."
         )
+
+
+def kernel(
+    signature: Callable[..., Signature], **options: Any
+) -> Callable[[Function], Callable[..., Function]]:
+    """A decorator of functions that numba compiles, which run without the GIL and check no index.
+
+    What it returns is called with the arguments of `signature`, which choose the types, and gives the
+    function compiled for them: on the first call compiled, or loaded from disk.
+    """
+
+    def decorate(function: Function) -> Callable[..., Function]:
+        made: dict[tuple[object, ...], Function] = {}
+
+        def compiled(*variant: object) -> Function:
+            found = made.get(variant)
+            if found is None:
+                with _compiling:
+                    found = made.get(variant)
+                    if found is None:
+                        found = made[variant] = _compile(function, lambda: signature(*variant), options)
+            return found
+
+        return compiled
+
+    return decorate
+
+
+def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, Any]) -> Function:
+    check_compiled_code()
+    import numba
+    from numba.core import event
+
+    settings = {"nogil": True, **options}
+    with event.install_listener("numba:compile", _listener()):  # which is not told of what is loaded
+        try:
+            compiled: Any = numba.njit(signature(), cache=True, **settings)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+            _patience.kept = False  # Neither the folder of the package nor the user's can be written to.
+            compiled = numba.njit(signature(), **settings)(function)
+    made: Function = compiled
+    return made
+
+
+@cache
+def _listener() -> Any:
+    from numba.core import event
+
+    class Compilations(event.Listener):
+        def on_start(self, event: object) -> None:
+            _patience.start()
+
+        def on_end(self, event: object) -> None:
+            _patience.stop()
+
+    return Compilations()
+
+
+class _Patience:
+    """How long this process has spent on compiling, and whether the user was told why it takes so long."""
+
+    def __init__(self) -> None:
+        self.kept = True  # There is a folder for what is compiled.
+        self._spent, self._started, self._told = 0.0, 0.0, False
+        self._within = 0  # A kernel's functions are compiled while it is.
+        self._timer = threading.Timer(0, self._tell)
+
+    def start(self) -> None:
+        """Something is being compiled from now on."""
+        self._within += 1
+        if self._within == 1 and not self._told:
+            self._started = time.monotonic()
+            self._timer = threading.Timer(max(0.0, _TELL_AFTER - self._spent), self._tell)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """It is compiled."""
+        self._within -= 1
+        if not self._within:
+            self._timer.cancel()
+            self._spent += time.monotonic() - self._started
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            how_often = (
+                "once on this machine"
+                if self.kept
+                else "at every start, since no folder can be written to: set NUMBA_CACHE_DIR to one"
+            )
+            print(f"rekindle: compiling the image kernels, {how_often}", file=sys.stderr, flush=True)
+
+
+_compiling = threading.RLock()
+_patience = _Patience()
+
+
+def _forget_other_threads() -> None:
+    """In a child process, the thread that was compiling does not exist."""
+    global _compiling
+    _compiling = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)

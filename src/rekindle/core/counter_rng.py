@@ -15,9 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 NEXT_DRAW = 1 << 32  # added to an epoch for each earlier draw of the sample in it: that makes a turn
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+# Arrays and not scalars: these wrap around at 64 bits, as they are meant to, without a warning.
+_GOLDEN, _FIRST_FACTOR, _SECOND_FACTOR = (
+    np.array([number], dtype=np.uint64)
+    for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_TO_UNIT = np.array([2.0**-53])
+_ONE, _11, _27, _30, _31 = (np.array([number], dtype=np.uint64) for number in (1, 11, 27, 30, 31))
 
 
 class Step(IntEnum):
@@ -46,29 +50,38 @@ def split(base: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
     >>> [hex(number) for number in split(0, [0, 1])]
     ['0xe220a8397b1dcdaf', '0x6e789e6aa1b965f4']
     """
-    # Arrays and not scalars: these wrap around at 64 bits, as they are meant to, without a warning.
-    bits = np.atleast_1d(_unsigned(counter)) + np.uint64(1)
-    bits = bits * _GOLDEN + np.atleast_1d(_unsigned(base))
-    bits ^= bits >> _SHIFTS[0]
-    bits *= _FACTORS[0]
-    bits ^= bits >> _SHIFTS[1]
-    bits *= _FACTORS[1]
-    bits ^= bits >> _SHIFTS[2]
+    bits = _unsigned(counter) + _ONE
+    bits *= _GOLDEN
+    return _mixed(bits + _unsigned(base))
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output for each state, written to the same memory."""
+    shifted = bits >> _30
+    bits ^= shifted
+    bits *= _FIRST_FACTOR
+    np.right_shift(bits, _27, shifted)
+    bits ^= shifted
+    bits *= _SECOND_FACTOR
+    np.right_shift(bits, _31, shifted)
+    bits ^= shifted
     return bits
 
 
 def _unsigned(numbers: ArrayLike) -> NDArray[np.uint64]:
-    return np.asarray(numbers).astype(np.uint64, copy=False)
+    array = np.asarray(numbers).astype(np.uint64, copy=False)
+    return array if array.ndim else array.reshape(1)
 
 
 def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.SAMPLE) -> NDArray[np.uint64]:
     """One 64-bit seed for each of `samples`, in its turn (or its generation), for `step`."""
-    base = _base(seed, step, turns) if type(turns) is int else split(_split_one(seed, step), turns)
-    return split(base, samples)
+    start = base(seed, step, turns) if type(turns) is int else split(_split_one(seed, step), turns)
+    return split(start, samples)
 
 
 @lru_cache(maxsize=64)
-def _base(seed: int, step: int, turn: int) -> int:
+def base(seed: int, step: int, turn: int) -> int:
+    """Where the sequence of a turn starts, whose numbers are the seeds of its samples."""
     return _split_one(_split_one(seed, step), turn)
 
 
@@ -83,8 +96,20 @@ def uniforms(
 
     A sample's first numbers do not depend on how many are drawn. Each has 53 random bits.
     """
-    bits = split(seeds(seed, samples, turns, step)[:, None], np.arange(count))
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bits = _mixed(seeds(seed, samples, turns, step)[:, None] + _counters(count))
+    bits >>= _11
+    numbers = bits.astype(np.float64)
+    numbers *= _TO_UNIT
+    return numbers
+
+
+@lru_cache(maxsize=64)
+def _counters(count: int) -> NDArray[np.uint64]:
+    """What is added to a base to get its first numbers."""
+    counters = np.arange(1, count + 1, dtype=np.uint64)
+    counters *= _GOLDEN
+    counters.flags.writeable = False
+    return counters
 
 
 def permutation(size: int, seed: int, turn: int) -> NDArray[np.int64]:

@@ -74,6 +74,8 @@ class ArrayImages(NativeImages):
     def _use(self, pipeline: Pipeline) -> None:
         super()._use(pipeline)
         self._runs_many = pipeline.runs_many()
+        if self._runs_many:
+            pipeline.compile_many()
 
     def with_transform(self, transform: Transform) -> Self:
         """The same images with another transform."""

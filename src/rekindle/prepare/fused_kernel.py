@@ -1,176 +1,98 @@
-"""The last steps in one pass: crop, flip, convert, normalize, transpose, straight into the batch's memory.
+"""The last steps in as few passes as possible: crop, flip, convert, normalize, transpose, straight into the
+batch's memory.
 
 Everything that happens to a pixel's value is one lookup in a table of 256 entries per channel: it holds what
 the steps themselves compute for each value, so the result is bit-identical to theirs. Where they only convert
-and normalize, the values are computed instead, which vectorises (see `normalization`). A window may extend
-beyond the image (a crop with padding); what lies outside has the colour `fill`.
+and normalize, the values are computed instead, which vectorises (see `normalization`); where they leave bytes
+as they are, OpenCV splits the image into its channels. A window may extend beyond the image (a crop with
+padding); what lies outside has the colour `fill`.
 
-Compiled by numba when this module is first imported, and cached on disk. Runs without the GIL.
+Kernels are compiled by numba when they are first needed (`core/compiled_code.py`). All of it runs without
+the GIL.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-import numba
+import cv2
 import numpy as np
-from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
-from rekindle.core.compiled_code import check_compiled_code
+from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
+from rekindle.prepare.steps.crop_window import crop_with_border
+from rekindle.prepare.steps.point_operations import compile_tables, look_up
 
-check_compiled_code()
+if TYPE_CHECKING:
+    from numba.core.typing.templates import Signature
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
-Values: TypeAlias = NDArray[np.uint8 | np.float32]  # results: the kernels are compiled for both types
+Values: TypeAlias = NDArray[np.uint8 | np.float32]  # results
 Table: TypeAlias = Values  # 3 × 256: the result for each value of each channel
+
+IDENTITY = np.ascontiguousarray(np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 256)))
+USE_TABLE: Floats = np.empty((0, 3), dtype=np.float32)
+_FLIPS = {(True, False): 1, (False, True): 0, (True, True): -1}  # mirrored, upside down: OpenCV's codes
+_BYTE = np.dtype(np.uint8)
+_WIDTH = 75  # of the trial: enough for the vectorised part of the loop and for the rest
+
+
+def _signature(layout: Literal["C", "A"]) -> Signature:
+    from numba import float32, int64, types, uint8, void
+
+    # A pixel's bytes, where they start and the length of a row; numbers per channel; the result.
+    pixels = types.Array(uint8, 1, "C", readonly=True)
+    return void(pixels, int64, int64, types.Array(float32, 2, "C"), types.Array(float32, 3, layout))
 
 
 # A product and a sum may become one instruction, which rounds once: the result is exact only with that.
-@numba.njit(cache=True, nogil=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
-def _normalize(source: Bytes, constants: Floats, red: Values, green: Values, blue: Values) -> None:
+@kernel(_signature, fastmath={"contract"}, error_model="numpy", boundscheck=False)
+def _normalize(pixels: Bytes, start: int, stride: int, constants: Floats, out: Floats) -> None:
     """Pixels as (value / 255 − mean) / std: each division is a product with a correction of its error."""
     m0, m1, m2 = constants[0, 0], constants[1, 0], constants[2, 0]  # means
     s0, s1, s2 = constants[0, 1], constants[1, 1], constants[2, 1]  # standard deviations
     r0, r1, r2 = constants[0, 2], constants[1, 2], constants[2, 2]  # their reciprocals
     whole, part = np.float32(255), np.float32(1 / 255)
-    for x in range(source.size // 3):
-        v0, v1, v2 = np.float32(source[3 * x]), np.float32(source[3 * x + 1]), np.float32(source[3 * x + 2])
-        q0, q1, q2 = v0 * part, v1 * part, v2 * part
-        d0 = q0 + (v0 - q0 * whole) * part - m0
-        d1 = q1 + (v1 - q1 * whole) * part - m1
-        d2 = q2 + (v2 - q2 * whole) * part - m2
-        e0, e1, e2 = d0 * r0, d1 * r1, d2 * r2
-        red[x] = e0 + (d0 - e0 * s0) * r0
-        green[x] = e1 + (d1 - e1 * s1) * r1
-        blue[x] = e2 + (d2 - e2 * s2) * r2
-
-
-@numba.njit(cache=True, nogil=True, boundscheck=False, inline="always")
-def _convert_row(
-    source: Bytes,
-    table: Table,
-    constants: Floats,
-    red: Values,
-    green: Values,
-    blue: Values,
-) -> None:
-    """Write the results for a row of pixels."""
-    if constants.size:
-        _normalize(source, constants, red, green, blue)
-        return
-    first, second, third = table[0], table[1], table[2]
-    for x in range(source.size // 3):
-        red[x] = first[source[3 * x]]
-        green[x] = second[source[3 * x + 1]]
-        blue[x] = third[source[3 * x + 2]]
-
-
-@numba.njit(cache=True, nogil=True, boundscheck=False)
-def _reverse(line: Values, target: Values) -> None:
-    count = line.size
-    for x in range(count - 1, -1, -1):  # Counting down vectorises.
-        target[count - 1 - x] = line[x]
-
-
-@numba.njit(cache=True, nogil=True, boundscheck=False, inline="always")
-def _finish(
-    image: Bytes,
-    top: int,
-    left: int,
-    mirrored: bool,
-    upside_down: bool,
-    fill: Bytes,
-    table: Table,
-    constants: Floats,
-    out: Values,
-) -> None:
-    height, width = image.shape[0], image.shape[1]
-    rows, columns = out.shape[1], out.shape[2]
-    # The columns of the window that lie inside the image, and where they are written.
-    first = min(max(0, -left), columns)
-    last = max(min(columns, width - left), first)
-    count = last - first
-    start = columns - last if mirrored else first
-    line = np.empty((3, count), dtype=out.dtype)
-    for y in range(rows):
-        to = rows - 1 - y if upside_down else y
-        if not 0 <= top + y < height or count == 0:
-            for c in range(3):
-                out[c, to, :] = table[c, fill[c]]
-            continue
+    columns = out.shape[2]
+    for y in range(out.shape[1]):
         # Slices, since an index that may be negative costs a test for each pixel.
-        source = image[top + y].reshape(3 * width)[3 * (left + first) : 3 * (left + last)]
-        end = start + count
-        if mirrored:
-            _convert_row(source, table, constants, line[0], line[1], line[2])
-            for c in range(3):
-                _reverse(line[c], out[c, to, start:end])
-        else:
-            red, green, blue = out[0, to, start:end], out[1, to, start:end], out[2, to, start:end]
-            _convert_row(source, table, constants, red, green, blue)
-        if count < columns:
-            for c in range(3):
-                out[c, to, :start] = table[c, fill[c]]
-                out[c, to, end:] = table[c, fill[c]]
+        source = pixels[start + y * stride : start + y * stride + 3 * columns]
+        red, green, blue = out[0, y], out[1, y], out[2, y]
+        for x in range(columns):
+            v0, v1, v2 = (
+                np.float32(source[3 * x]),
+                np.float32(source[3 * x + 1]),
+                np.float32(source[3 * x + 2]),
+            )
+            q0, q1, q2 = v0 * part, v1 * part, v2 * part
+            d0 = q0 + (v0 - q0 * whole) * part - m0
+            d1 = q1 + (v1 - q1 * whole) * part - m1
+            d2 = q2 + (v2 - q2 * whole) * part - m2
+            e0, e1, e2 = d0 * r0, d1 * r1, d2 * r2
+            red[x] = e0 + (d0 - e0 * s0) * r0
+            green[x] = e1 + (d1 - e1 * s1) * r1
+            blue[x] = e2 + (d2 - e2 * s2) * r2
 
 
-def _signatures(many: bool) -> list[Signature]:
-    """The types that kernels are compiled for: floats and bytes as results; the common case first."""
-    byte, real, flag, array = numba.uint8, numba.float32, numba.boolean, numba.types.Array
-    offset = numba.int64[::1] if many else numba.int64
-    flip = flag[::1] if many else flag
-    indices = (numba.int64[::1],) if many else ()
-    signatures = []
-    results: tuple[tuple[numba.types.Type, Literal["C", "A"]], ...] = ((real, "C"), (real, "A"), (byte, "A"))
-    for value, layout in results:
-        # Dispatch on an exact match of types is three times faster than one with a conversion; only the
-        # user's own arrays may be read-only.
-        image = array(byte, 3 + many, "C", readonly=many)
-        table, constants, out = array(value, 2, "C"), array(real, 2, "C"), array(value, 3 + many, layout)
-        signatures.append(
-            numba.void(image, *indices, offset, offset, flip, flip, byte[::1], table, constants, out)
-        )
-    return signatures
-
-
-@numba.njit(_signatures(many=False), cache=True, nogil=True, boundscheck=False)
-def _finish_one(
-    image: Bytes,
-    top: int,
-    left: int,
-    mirrored: bool,
-    upside_down: bool,
-    fill: Bytes,
-    table: Table,
-    constants: Floats,
-    out: Values,
-) -> None:
-    _finish(image, top, left, mirrored, upside_down, fill, table, constants, out)
-
-
-@numba.njit(_signatures(many=True), cache=True, nogil=True, boundscheck=False)
-def _finish_many(
-    images: Bytes,
-    indices: NDArray[np.int64],
-    tops: NDArray[np.int64],
-    lefts: NDArray[np.int64],
-    mirrored: NDArray[np.bool_],
-    upside_down: NDArray[np.bool_],
-    fill: Bytes,
-    table: Table,
-    constants: Floats,
-    out: Values,
-) -> None:
-    for n in range(indices.size):
-        image, to = images[indices[n]], out[n]
-        _finish(image, tops[n], lefts[n], mirrored[n], upside_down[n], fill, table, constants, to)
+@kernel(_signature, boundscheck=False)
+def _look_up_floats(pixels: Bytes, start: int, stride: int, table: Floats, out: Floats) -> None:
+    """The table's entry for each pixel."""
+    columns = out.shape[2]
+    first, second, third = table[0], table[1], table[2]
+    for y in range(out.shape[1]):
+        source = pixels[start + y * stride : start + y * stride + 3 * columns]
+        red, green, blue = out[0, y], out[1, y], out[2, y]
+        for x in range(columns):
+            red[x] = first[source[3 * x]]
+            green[x] = second[source[3 * x + 1]]
+            blue[x] = third[source[3 * x + 2]]
 
 
 # The kernels check nothing. Their signatures admit only arrays of the right dtype, number of axes and layout
-# (numba raises a TypeError for others); lengths and indices are checked here, once a call.
+# (numba raises a TypeError for others); lengths and offsets are checked here, once a call.
 
 
 def finish(
@@ -186,57 +108,69 @@ def finish(
 ) -> None:
     """Write the window of `image` from (top, left) to `out`, which is channels × rows × columns.
 
-    The image is a contiguous array of rows × columns × 3; `out` may have any strides, so its channels can
-    also be last in memory.
+    The image is an array of rows × columns × 3; `out` may have any strides, so its channels can also be last
+    in memory.
     """
-    if image.shape[2:] != (3,) or out.shape[0] != 3:
-        raise ArgumentError(f"an image of shape {image.shape} cannot be written to an array of {out.shape}")
-    _check_colours(fill, table, constants)
-    _finish_one(image, top, left, mirrored, upside_down, fill, table, constants, out)
-
-
-def finish_many(
-    images: Bytes,
-    indices: NDArray[np.int64],
-    tops: NDArray[np.int64],
-    lefts: NDArray[np.int64],
-    mirrored: NDArray[np.bool_],
-    upside_down: NDArray[np.bool_],
-    fill: Bytes,
-    table: Table,
-    constants: Floats,
-    out: Values,
-) -> None:
-    """The same for many images of one size in memory: `images[indices[n]]` is written to `out[n]`."""
-    count = len(indices)
-    if images.shape[3:] != (3,) or out.shape[:2] != (count, 3):
+    channels, rows, columns = out.shape
+    height, width, depth = image.shape
+    kind = out.dtype
+    if depth != 3 or channels != 3 or image.dtype != _BYTE or kind != table.dtype:
         raise ArgumentError(
-            f"{count} images of shape {images.shape[1:]} cannot be written to an array of {out.shape}"
+            f"an image of {image.dtype} {image.shape} cannot be written to an array of {kind} {out.shape}"
         )
-    if not len(tops) == len(lefts) == len(mirrored) == len(upside_down) == count:
-        raise ArgumentError(f"{count} images, but {len(tops)}, {len(lefts)}, … offsets and flips")
-    if count and not (indices.min() >= 0 and indices.max() < len(images)):
-        raise IndexError(
-            f"indices from {indices.min()} to {indices.max()}, but there are {len(images)} images"
-        )
-    _check_colours(fill, table, constants)
-    _finish_many(images, indices, tops, lefts, mirrored, upside_down, fill, table, constants, out)
-
-
-def _check_colours(fill: Bytes, table: Table, constants: Floats) -> None:
     if fill.shape != (3,) or table.shape != (3, 256) or constants.shape not in ((0, 3), (3, 3)):
         raise ArgumentError(
             f"fill, table and constants have the shapes {fill.shape}, {table.shape}, {constants.shape}: "
             "expected (3,), (3, 256), and (0, 3) or (3, 3)"
         )
+    if not (0 <= top <= height - rows and 0 <= left <= width - columns):
+        image = crop_with_border(image, (top, left, rows, columns), tuple(fill.tolist()))
+        top, left, width = 0, 0, columns
+    if mirrored or upside_down:
+        window = image[top : top + rows, left : left + columns]
+        image = cv2.flip(window, _FLIPS[mirrored, upside_down]) if window.size else window  # type: ignore[assignment]
+        top, left, width = 0, 0, columns
+    if kind == _BYTE:
+        _write_bytes(image[top : top + rows, left : left + columns], table, out)
+        return
+    floats, values = cast(Floats, out), cast(Floats, table)
+    layout = "C" if out.flags.c_contiguous else "A"
+    pixels, start, stride = np.ascontiguousarray(image).reshape(-1), 3 * (top * width + left), 3 * width
+    if constants.size:
+        _normalize(layout)(pixels, start, stride, constants, floats)
+    else:
+        _look_up_floats(layout)(pixels, start, stride, values, floats)
 
 
-IDENTITY = np.ascontiguousarray(np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 256)))
-USE_TABLE: Floats = np.empty((0, 3), dtype=np.float32)
-_WIDTH = 75  # of the trial: enough for the vectorised part of the loop and for the rest
+def compile_finish(table: Table, constants: Floats, channels_last: bool) -> None:
+    """Compile what `finish` needs for these, or load it: before there are workers, which would each do it."""
+    if table.dtype == np.float32:
+        (_normalize if constants.size else _look_up_floats)("A" if channels_last else "C")
+    elif table is not IDENTITY:
+        compile_tables()
 
 
-def normalization(table: Table, mean: Floats, std: Floats) -> Floats:
+def _write_bytes(window: Bytes, table: Table, out: Values) -> None:
+    if not window.size:
+        return
+    if table is not IDENTITY:
+        window = look_up(window, np.ascontiguousarray(table.T))
+    if out.flags.c_contiguous and splits_in_place():
+        cv2.split(window, (out[0], out[1], out[2]))
+    else:
+        out.transpose(1, 2, 0)[:] = window
+
+
+@cache
+def splits_in_place() -> bool:
+    """Whether OpenCV writes channels to the memory that it is given, as its documentation only suggests."""
+    out = np.zeros((3, 2, 5), dtype=np.uint8)
+    image = np.arange(1, 37, dtype=np.uint8).reshape(2, 6, 3)[:, 1:]
+    cv2.split(image, (out[0], out[1], out[2]))
+    return np.array_equal(out, image.transpose(2, 0, 1))
+
+
+def normalization(table: Table, mean: Floats, std: Floats, channels_last: bool = False) -> Floats:
     """The constants to compute the table's values with, if the results are bit-identical; else `USE_TABLE`.
 
     Tried on every value at every position in a row: it takes a processor with fused multiply-add.
@@ -244,14 +178,14 @@ def normalization(table: Table, mean: Floats, std: Floats) -> Floats:
     if table.dtype != np.float32:
         return USE_TABLE
     constants = np.stack([mean, std, np.float32(1) / std], axis=1)
-    grey = ((np.arange(256)[:, None] + np.arange(_WIDTH)) % 256).astype(np.uint8)
-    image = np.ascontiguousarray(np.broadcast_to(grey[..., None], (256, _WIDTH, 3)))
-    looked_up, one, other = np.empty((3, 3, 256, _WIDTH), dtype=np.float32)
-    channels_last = np.moveaxis(other.reshape(256, _WIDTH, 3), 2, 0)
-    fill = np.zeros(3, dtype=np.uint8)
-    finish(image, 0, 0, False, False, fill, table, USE_TABLE, looked_up)
-    for computed in (one, channels_last):
-        finish(image, 0, 0, False, False, fill, table, constants, computed)
-        if computed.tobytes() != looked_up.tobytes():
-            return USE_TABLE
-    return constants
+    values = (np.arange(256)[:, None] + np.arange(_WIDTH)) % 256
+    # Most tables that cannot be computed are found at once, without compiling anything.
+    quotients = (np.arange(256, dtype=np.float32) / np.float32(255) - mean[:, None]) / std[:, None]
+    if not np.allclose(quotients, table, rtol=1e-3, atol=1e-3):
+        return USE_TABLE
+    image = np.repeat(values[..., None].astype(np.uint8), 3, axis=2)
+    computed = np.empty((3, 256, _WIDTH), dtype=np.float32)
+    if channels_last:
+        computed = np.moveaxis(np.empty((256, _WIDTH, 3), dtype=np.float32), 2, 0)
+    finish(image, 0, 0, False, False, np.zeros(3, dtype=np.uint8), table, constants, computed)
+    return constants if computed.tobytes() == table[:, values].tobytes() else USE_TABLE

@@ -54,11 +54,13 @@ def lookup_table(steps: Sequence[Step], dtype: torch.dtype | None) -> tuple[fuse
     return np.ascontiguousarray(values.numpy().reshape(3, 256)), count
 
 
-def normalization_of(steps: Sequence[Step], table: fused_kernel.Table) -> fused_kernel.Floats:
+def normalization_of(
+    steps: Sequence[Step], table: fused_kernel.Table, channels_last: bool = False
+) -> fused_kernel.Floats:
     """The constants to compute the table's values with; `fused_kernel.USE_TABLE` if that is not exact."""
     step = next((step for step in steps if isinstance(step, Normalize)), Normalize([0.0], [1.0]))
     mean, std = (np.broadcast_to(np.array(values, dtype=np.float32), 3) for values in (step.mean, step.std))
-    return fused_kernel.normalization(table, mean, std)
+    return fused_kernel.normalization(table, mean, std, channels_last)
 
 
 def by_channel(table: point_operations.Table) -> NDArray[np.uint8]:

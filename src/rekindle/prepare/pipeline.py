@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rekindle.core.compiled_rng import compile_uniforms
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError
 from rekindle.fetch.source import Stored
@@ -117,7 +119,7 @@ class Pipeline:
         self._table = fused_kernel.IDENTITY if table is None else table
         if points is not None:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
-        self._constants = normalization_of(steps_on_tensors, self._table)
+        self._constants = normalization_of(steps_on_tensors, self._table, channels_last)
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         self._first_window = _first_window(self._middle)
         self._flips = [
@@ -125,6 +127,21 @@ class Pipeline:
         ]
         self._changes_nothing = not self._converts and not self._unfused
         self.output = self._fixed_output(size)
+        self._compile_kernels()
+
+    def _compile_kernels(self) -> None:
+        """Compile what the steps need, or load it: before there are workers, which would each do it."""
+        if self.uniforms:
+            compile_uniforms()
+        for one in self._middle:
+            one.step.compile_kernels()
+        if self._can_fuse:
+            fused_kernel.compile_finish(self._table, self._constants, self._channels_last)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if np.array_equal(self._table, fused_kernel.IDENTITY):
+            self._table = fused_kernel.IDENTITY  # itself, which tells that bytes are kept
 
     def _fixed_output(self, size: tuple[int, int] | None) -> Output | None:
         for step in self.steps:
@@ -187,9 +204,11 @@ class Pipeline:
         """The same for pixels that need no decoding; they may be a read-only view of a file."""
         first = self._first_window
         cropped = None if first is None else crop_first(image, first.step, uniforms[first.uniforms])
-        if cropped is None:
-            return self._apply_middle(writable(image), uniforms)
-        return self._apply_middle(writable(cropped), uniforms, done=1)
+        done = 0 if cropped is None else 1
+        image = image if cropped is None else cropped
+        if len(self._middle) == done:  # What comes last only reads.
+            return image
+        return self._apply_middle(writable(image), uniforms, done)
 
     def _apply_middle(self, image: Value, uniforms: Uniforms, done: int = 0) -> Value:
         for step in self._middle[done:]:
@@ -213,9 +232,6 @@ class Pipeline:
         planes = out if self._converts else out.transpose(2, 0, 1)
         if planes.shape[1:] != (height, width):
             raise ArgumentError(f"an image of {height} × {width} pixels does not fit an array of {out.shape}")
-        flags = image.flags
-        if not (flags.c_contiguous and flags.writeable):  # The kernel is not compiled for others.
-            image = np.array(image, order="C")
         fused_kernel.finish(
             image, top, left, mirrored, upside_down, self._fill, self._table, self._constants, planes
         )
@@ -263,6 +279,13 @@ class Pipeline:
         """Whether `run_many` can do all of the steps: at most a crop, flips, conversion and normalization."""
         return self._can_fuse and crops_many(self._crop) and not self._middle and not self._after
 
+    def compile_many(self) -> None:
+        """Compile what `run_many` needs, or load it."""
+        from rekindle.prepare import array_kernel
+
+        contiguous = self._converts and not self._channels_last
+        array_kernel.compile_many(self._table.dtype, contiguous)
+
     def run_many(
         self,
         images: NDArray[np.uint8],
@@ -271,6 +294,8 @@ class Pipeline:
         out: Values,
     ) -> None:
         """Write the result for `images[index]`, for each index, to its row of `out`, in one call."""
+        from rekindle.prepare import array_kernel  # Not at the top: only arrays in memory need it.
+
         count = len(indices)
         tops, lefts = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         height, width = images.shape[1:3]
@@ -290,7 +315,7 @@ class Pipeline:
             )
         chosen = np.asarray(indices, dtype=np.int64)
         constants = self._constants
-        fused_kernel.finish_many(
+        array_kernel.finish_many(
             images, chosen, tops, lefts, mirrored, upside_down, self._fill, self._table, constants, planes
         )
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image as PillowImage
 
+_BYTE = np.dtype(np.uint8)  # Comparing with the type itself would make this every time.
+
 Pixels: TypeAlias = NDArray[np.generic]  # numbers of any type
 
 
 def is_rgb(value: object) -> TypeGuard[Image]:
     """Whether the value is an array of bytes, height × width × 3."""
-    return (
-        isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3
-    )
+    return isinstance(value, np.ndarray) and value.dtype == _BYTE and value.ndim == 3 and value.shape[2] == 3
 
 
 def is_pillow(value: object) -> TypeGuard[PillowImage]:

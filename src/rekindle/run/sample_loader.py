@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, default_convert
 
-from rekindle.core import counter_rng
+from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.held_generators import HeldGenerator, held_generators
 from rekindle.core.public_rng import RandomSource
@@ -167,7 +167,7 @@ class SampleLoader:
         dataset, native, indices = self.dataset, self._native, request.indices
         if native is None:
             return lambda row: dataset[indices[row]], lambda: [dataset[index] for index in indices]
-        uniforms = counter_rng.uniforms(request.seed, request.ids, request.turns, count=native.uniforms)
+        uniforms = compiled_rng.uniforms(request.seed, request.ids, request.turns, native.uniforms)
         if into is None:
             return (
                 lambda row: native.sample(indices[row], uniforms[row]),

@@ -50,7 +50,8 @@ def read_header(data: Encoded, limits: Limits = DEFAULT_LIMITS) -> Header:
     if not data:
         raise DecodeError("the file is empty")
     header = _header(data, limits)
-    limits.check_image(header.height, header.width)
+    if header.height * header.width > limits.pixels:
+        limits.check_image(header.height, header.width)
     return header
 
 

@@ -72,6 +72,9 @@ def read_frame(data: Encoded) -> Frame:
         if offset > last:
             raise DecodeError("a corrupt JPEG: it ends within its header")
         start, marker, length = _SEGMENT(data, offset)
+        if start == 0xFF and marker in _TABLES and length >= 2:  # most segments
+            offset += 2 + length
+            continue
         if start != 0xFF or marker in (0x00, 0xFF):  # fill bytes, or garbage
             found = _MARKER.search(data, offset)
             offset = len(data) if found is None else found.start()

@@ -18,11 +18,12 @@ from rekindle.prepare.steps.geometry import Matrix, affine, affine_matrix, rotat
 from rekindle.prepare.steps.parameters import Fill, InterpolationMode
 from rekindle.prepare.steps.point_operations import (
     autocontrast_table,
+    compile_tables,
     equalize_table,
     invert,
     look_up,
     posterize,
-    solarize_table,
+    solarize,
 )
 from rekindle.prepare.steps.step import Image
 
@@ -102,6 +103,11 @@ def distinct_outcomes(space: Space, bins: int) -> int:
     return sum(len(set(magnitudes(strength, bins))) for strength in space.values())
 
 
+def compile_operations() -> None:
+    """Compile what the operations need, or load it."""
+    compile_tables(counts=True)
+
+
 def perform(image: Image, name: str, magnitude: float, mode: InterpolationMode, fill: Fill) -> Image:
     """The image after the operation of this name, with a signed magnitude."""
     return _OPERATIONS[name](image, magnitude, mode, fill)
@@ -158,7 +164,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "Contrast": lambda image, m, _, __: adjust_contrast(image, factor(m)),
     "Sharpness": lambda image, m, _, __: adjust_sharpness(image, factor(m)),
     "Posterize": lambda image, m, _, __: posterize(image, int(m)),
-    "Solarize": lambda image, m, _, __: look_up(image, solarize_table(m)),
+    "Solarize": lambda image, m, _, __: solarize(image, m),
     "AutoContrast": lambda image, _, __, ___: look_up(image, autocontrast_table(image)),
     "Equalize": lambda image, _, __, ___: look_up(image, equalize_table(image)),
     "Invert": lambda image, _, __, ___: invert(image),

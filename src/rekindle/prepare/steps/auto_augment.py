@@ -9,7 +9,7 @@ from enum import Enum
 
 from rekindle.errors import ArgumentError
 from rekindle.prepare.steps import parameters
-from rekindle.prepare.steps.augmentation_ops import AUTOAUGMENT, magnitude, perform
+from rekindle.prepare.steps.augmentation_ops import AUTOAUGMENT, compile_operations, magnitude, perform
 from rekindle.prepare.steps.geometry import WARP_MODES
 from rekindle.prepare.steps.image_step import ImageStep
 from rekindle.prepare.steps.outcomes import Outcomes, of_probabilities
@@ -69,6 +69,9 @@ class AutoAugment(ImageStep):
                 amount = magnitude(strength, level or 0, _BINS, height, width)
                 chosen.append((name, -amount if strength.signed and uniforms[3 + turn] < 0.5 else amount))
         return chosen
+
+    def compile_kernels(self) -> None:
+        compile_operations()
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         for name, amount in self.choice(image.shape[0], image.shape[1], uniforms):

@@ -70,6 +70,10 @@ class StepContainer(Step):
         limited.transforms = [step.with_limits(limits) for step in self.transforms]
         return limited
 
+    def compile_kernels(self) -> None:
+        for step in self.transforms:
+            step.compile_kernels()
+
     def _apply_all(self, image: Value, uniforms: Uniforms) -> Value:
         used = 0
         for step, checks_input in zip(self.transforms, self._input_checks, strict=True):

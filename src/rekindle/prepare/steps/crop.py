@@ -10,7 +10,7 @@ from itertools import islice
 from rekindle.core import counter_rng
 from rekindle.errors import ArgumentError
 from rekindle.prepare.steps import parameters
-from rekindle.prepare.steps.antialiased_resize import RESIZE_MODES
+from rekindle.prepare.steps.antialiased_resize import RESIZE_MODES, compile_resize
 from rekindle.prepare.steps.crop_window import PADDING_MODES, Window, WindowStep
 from rekindle.prepare.steps.image_step import more_uniforms
 from rekindle.prepare.steps.outcomes import CONTINUOUS, Outcomes, of_counts
@@ -140,6 +140,9 @@ class RandomResizedCrop(WindowStep):
         self.ratio = parameters.ordered_pair("RandomResizedCrop", "ratio", ratio, 1e-6)
         self.interpolation = parameters.interpolation_mode("RandomResizedCrop", interpolation, RESIZE_MODES)
         self._log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
+
+    def compile_kernels(self) -> None:
+        compile_resize(self.interpolation)
 
     def outcomes(self, size: tuple[int, int] | None = None) -> Outcomes:
         return _windows(self, size)

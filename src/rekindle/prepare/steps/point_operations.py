@@ -7,29 +7,29 @@ merged into one: `second[first]`.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import cv2
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.core.compiled_code import check_compiled_code
+from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep
 from rekindle.prepare.steps.step import Image, Uniforms
 
-check_compiled_code()
+if TYPE_CHECKING:
+    from numba.core.typing.templates import Signature
 
 Table: TypeAlias = NDArray[np.uint8]  # 256 values for all channels, or 256 × 3
 
 _VALUES: Table = np.arange(256, dtype=np.uint8)
 _NO_UNIFORMS: Uniforms = np.empty(0)
-_PIXELS = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 
 
 def look_up(image: Image, table: Table) -> Image:
@@ -38,7 +38,7 @@ def look_up(image: Image, table: Table) -> Image:
     image = np.ascontiguousarray(image)
     result = np.empty_like(image)
     by_channel = np.ascontiguousarray(np.broadcast_to(table.reshape(256, -1), (256, 3)))
-    _look_up(image.reshape(-1, 3), by_channel, result.reshape(-1, 3))
+    _look_up()(image.reshape(-1, 3), by_channel, result.reshape(-1, 3))
     return result
 
 
@@ -50,8 +50,21 @@ def _check(image: Image) -> None:
         )
 
 
+def _look_up_signature() -> Signature:
+    from numba import types, uint8, void
+
+    pixels = types.Array(uint8, 2, "C", readonly=True)
+    return void(pixels, pixels, uint8[:, ::1])
+
+
+def _count_signature() -> Signature:
+    from numba import int64, types, uint8, void
+
+    return void(types.Array(uint8, 2, "C", readonly=True), int64[:, ::1])
+
+
 # Both are about twice as fast as OpenCV's `LUT` and `calcHist` on three channels.
-@numba.njit(numba.void(_PIXELS, _PIXELS, numba.uint8[:, ::1]), cache=True, nogil=True)
+@kernel(_look_up_signature)
 def _look_up(pixels: NDArray[np.uint8], table: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:
     for i in range(pixels.shape[0]):
         result[i, 0] = table[pixels[i, 0], 0]
@@ -59,12 +72,19 @@ def _look_up(pixels: NDArray[np.uint8], table: NDArray[np.uint8], result: NDArra
         result[i, 2] = table[pixels[i, 2], 2]
 
 
-@numba.njit(numba.void(_PIXELS, numba.int64[:, ::1]), cache=True, nogil=True)
+@kernel(_count_signature)
 def _count_values(pixels: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
     for i in range(pixels.shape[0]):
         counts[0, pixels[i, 0]] += 1
         counts[1, pixels[i, 1]] += 1
         counts[2, pixels[i, 2]] += 1
+
+
+def compile_tables(counts: bool = False) -> None:
+    """Compile what looks up values (and `counts` them), or load it: before there are workers."""
+    _look_up()
+    if counts:
+        _count_values()
 
 
 @lru_cache(maxsize=512)
@@ -87,8 +107,9 @@ def invert_table() -> Table:
 def autocontrast_table(image: Image) -> Table:
     """The darkest value of each channel becomes 0 and the brightest 255."""
     table = np.tile(_VALUES[:, None], 3)
-    for row, plane in zip(table.T, cv2.split(image), strict=True):
-        low, high, _, _ = cv2.minMaxLoc(plane)
+    # Along the columns first, which vectorises.
+    lows, highs = image.min(axis=0).min(axis=0).tolist(), image.max(axis=0).max(axis=0).tolist()
+    for row, low, high in zip(table.T, lows, highs, strict=True):
         if high > low:
             scale = 255.0 / (high - low)
             row[:] = np.clip(_VALUES * scale - low * scale, 0, 255).astype(np.uint8)
@@ -100,13 +121,23 @@ def equalize_table(image: Image) -> Table:
     _check(image)
     table = np.tile(_VALUES[:, None], 3)
     histogram = np.zeros((3, 256), dtype=np.int64)
-    _count_values(np.ascontiguousarray(image).reshape(-1, 3), histogram)
+    _count_values()(np.ascontiguousarray(image).reshape(-1, 3), histogram)
     for row, counts in zip(table.T, histogram, strict=True):
         used = np.flatnonzero(counts)
         step = (int(counts.sum()) - int(counts[used[-1]])) // 255
         if used.size > 1 and step > 0:
             row[:] = np.minimum((step // 2 + np.cumsum(counts) - counts) // step, 255)
     return table
+
+
+def solarize(image: Image, threshold: float) -> Image:
+    """The image with all values of at least the threshold inverted."""
+    if threshold > 255:
+        return image
+    if not threshold > 0:
+        return invert(image)
+    _, chosen = cv2.threshold(image, math.ceil(threshold) - 1, 255, cv2.THRESH_BINARY)
+    return cv2.bitwise_xor(image, chosen)  # type: ignore[return-value]
 
 
 def posterize(image: Image, bits: int) -> Image:
@@ -136,6 +167,10 @@ class PointStep(ImageStep):
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         return look_up(image, self.table(image))
 
+    def compile_kernels(self) -> None:
+        if self.needs_image:
+            compile_tables(counts=isinstance(self, Equalize))
+
 
 class Solarize(PointStep):
     """Invert all values of at least `threshold`."""
@@ -145,6 +180,9 @@ class Solarize(PointStep):
 
     def table(self, image: Image | None = None) -> Table:
         return solarize_table(self.threshold)
+
+    def apply(self, image: Image, uniforms: Uniforms) -> Image:
+        return solarize(image, self.threshold)
 
 
 class Posterize(PointStep):
@@ -198,6 +236,9 @@ class _RandomPointStep(ChanceStep):
     def __init__(self, step: PointStep, p: float) -> None:
         super().__init__(p)
         self._step = step
+
+    def compile_kernels(self) -> None:
+        self._step.compile_kernels()
 
     def change(self, image: Image) -> Image:
         return self._step.apply(image, _NO_UNIFORMS)

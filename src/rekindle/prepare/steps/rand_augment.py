@@ -9,6 +9,7 @@ from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.augmentation_ops import (
     RANDAUGMENT,
     TRIVIALAUGMENT_WIDE,
+    compile_operations,
     distinct_outcomes,
     magnitude,
     magnitudes,
@@ -46,6 +47,9 @@ class RandAugmentLayer(ImageStep):
         name, strength = _RANDAUGMENT[random_integer(uniforms[0], 0, len(_RANDAUGMENT))]
         amount = magnitude(strength, self.magnitude, self.num_magnitude_bins, height, width)
         return name, -amount if strength.signed and uniforms[1] >= 0.5 else amount
+
+    def compile_kernels(self) -> None:
+        compile_operations()
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         name, amount = self.choice(image.shape[0], image.shape[1], uniforms)
@@ -85,6 +89,9 @@ class RandAugment(ImageStep):
     def layers(self) -> tuple[Step, ...]:
         return (self._layer,) * self.num_ops
 
+    def compile_kernels(self) -> None:
+        compile_operations()
+
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         for start in range(0, self.uniforms, RandAugmentLayer.uniforms):
             image = self._layer.apply(image, uniforms[start : start + RandAugmentLayer.uniforms])
@@ -122,6 +129,9 @@ class TrivialAugmentWide(ImageStep):
         level = random_integer(uniforms[1], 0, self.num_magnitude_bins)
         amount = magnitude(strength, level, self.num_magnitude_bins, height, width)
         return name, -amount if strength.signed and uniforms[2] >= 0.5 else amount
+
+    def compile_kernels(self) -> None:
+        compile_operations()
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         name, amount = self.choice(image.shape[0], image.shape[1], uniforms)

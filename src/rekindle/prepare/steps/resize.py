@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rekindle.errors import ArgumentError
 from rekindle.prepare.steps import parameters
-from rekindle.prepare.steps.antialiased_resize import RESIZE_MODES
+from rekindle.prepare.steps.antialiased_resize import RESIZE_MODES, compile_resize
 from rekindle.prepare.steps.crop_window import Window, WindowStep
 from rekindle.prepare.steps.parameters import InterpolationArgument
 from rekindle.prepare.steps.step import Uniforms
@@ -48,6 +48,9 @@ class Resize(WindowStep):
         self.shorter_edge = None if exact else height_and_width[0]
         self.max_size = max_size
         self.interpolation = parameters.interpolation_mode("Resize", interpolation, RESIZE_MODES)
+
+    def compile_kernels(self) -> None:
+        compile_resize(self.interpolation)
 
     def window(self, height: int, width: int, uniforms: Uniforms | None = None) -> Window:
         return Window(0, 0, height, width, *(self.size or self._size_by_edge(height, width)))

@@ -67,6 +67,9 @@ class Step(ABC):
         """The step with limits to the size of its results; itself if these do not grow."""
         return self
 
+    def compile_kernels(self) -> None:  # noqa: B027 (most steps have none)
+        """Compile the kernels that the step needs, or load them: once, before there are workers."""
+
     @abstractmethod
     def apply(self, image: Value, uniforms: Uniforms) -> Value:
         """The result for one image, given `uniforms` random numbers; the input is unchanged."""

@@ -1,0 +1,154 @@
+"""Compiled kernels: made when a pipeline needs them, for its types alone, equal to what they replace."""
+
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rekindle as rk
+from rekindle.core import compiled_code, compiled_rng, counter_rng
+from rekindle.prepare import fused_kernel
+from rekindle.prepare.steps import antialiased_resize
+from rekindle.prepare.steps.parameters import InterpolationMode
+from rekindle.prepare.steps.point_operations import autocontrast_table, look_up, solarize, solarize_table
+
+T = rk.transforms
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    samples=st.lists(st.integers(-3, 2**63 - 1), max_size=9),
+    turn=st.integers(0, 2**63 - 1),
+    count=st.integers(0, 7),
+)
+def test_the_compiled_loop_draws_the_numbers_of_the_counter_based_generator(seed, samples, turn, count):
+    ids = np.array(samples, dtype=np.int64)
+    drawn = compiled_rng.uniforms(seed, ids, turn, count)
+    expected = counter_rng.uniforms(seed, ids, turn, count=count)
+    assert drawn.shape == expected.shape
+    assert drawn.tobytes() == expected.tobytes()
+
+
+def test_the_numbers_of_samples_in_turns_of_their_own_are_those_of_each_turn():
+    drawn = compiled_rng.uniforms(5, [3, 3, 4], [0, 1, 1], 4)
+    alone = [compiled_rng.uniforms(5, [one], turn, 4)[0] for one, turn in ((3, 0), (3, 1), (4, 1))]
+    assert drawn.tobytes() == np.stack(alone).tobytes()
+
+
+ALL_VALUES = np.arange(256, dtype=np.uint8).repeat(6).reshape(32, 16, 3)
+
+
+@pytest.mark.parametrize("threshold", [-1, 0, 0.5, 1, 127.9, 128, 254.99, 255, 255.5, 256, 1e9])
+def test_solarize_is_its_table(threshold):
+    expected = look_up(ALL_VALUES, solarize_table(threshold))
+    assert np.array_equal(solarize(ALL_VALUES, threshold), expected)
+    assert np.array_equal(solarize(ALL_VALUES[:, 3:9], threshold), expected[:, 3:9])  # not contiguous
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 33)])
+def test_the_extremes_of_autocontrast_are_those_of_the_channels(shape):
+    image = np.random.default_rng(1).integers(10, 200, (*shape, 3), dtype=np.uint8)
+    image[..., 1] = 77
+    for view in (image, image[::-1], np.concatenate([image, image], axis=1)[:, : shape[1]]):
+        expected = np.tile(np.arange(256, dtype=np.uint8)[:, None], 3)
+        for row, plane in zip(expected.T, cv2.split(np.ascontiguousarray(view)), strict=True):
+            low, high, _, _ = cv2.minMaxLoc(plane)
+            if high > low:
+                scale = 255.0 / (high - low)
+                row[:] = np.clip(np.arange(256) * scale - low * scale, 0, 255).astype(np.uint8)
+        assert np.array_equal(autocontrast_table(view), expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 40)),
+    size=st.tuples(st.integers(1, 9), st.integers(1, 40)),
+    offset=st.tuples(st.integers(-8, 8), st.integers(-30, 30)),
+    flips=st.tuples(st.booleans(), st.booleans()),
+    channels_last=st.booleans(),
+    points=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_bytes_are_cropped_flipped_and_split_into_channels(
+    shape, size, offset, flips, channels_last, points, seed
+):
+    random = np.random.default_rng(seed)
+    image = random.integers(0, 256, (*shape, 3), dtype=np.uint8)
+    image.flags.writeable = bool(seed % 2)
+    fill = np.array([7, 77, 177], dtype=np.uint8)
+    table = random.permuted(fused_kernel.IDENTITY, axis=1) if points else fused_kernel.IDENTITY
+    out = np.zeros((3, *size), dtype=np.uint8)
+    if channels_last:
+        out = np.moveaxis(np.zeros((*size, 3), dtype=np.uint8), 2, 0)
+    fused_kernel.finish(image, *offset, *flips, fill, table, fused_kernel.USE_TABLE, out)
+    rows = np.arange(size[0])[:: -1 if flips[1] else 1] + offset[0]
+    columns = np.arange(size[1])[:: -1 if flips[0] else 1] + offset[1]
+    inside = ((rows >= 0) & (rows < shape[0]))[:, None] & (columns >= 0) & (columns < shape[1])
+    pixels = image[rows.clip(0, shape[0] - 1)][:, columns.clip(0, shape[1] - 1)]
+    pixels = np.where(inside[..., None], pixels, fill)
+    assert np.array_equal(out, np.stack([table[c][pixels[..., c]] for c in range(3)]))
+
+
+def test_opencv_writes_channels_to_the_memory_of_the_batch():
+    assert fused_kernel.splits_in_place()
+
+
+@pytest.mark.parametrize(("old", "new"), [(7, 3), (3, 7), (100, 33), (33, 100), (1, 5), (5, 1), (500, 2)])
+def test_the_bilinear_kernel_sums_as_the_kernel_of_all_filters_does(old, new):
+    from rekindle.prepare.steps import resize_filters
+
+    rows = np.random.default_rng(old).integers(0, 256, (old + 5, 24), dtype=np.uint8)
+    expected = np.empty((new, 15), dtype=np.uint8)
+    resize_filters.sum_positive()(rows, expected, 2, 6, old, 0, 1.0)
+    found = antialiased_resize._resampled_rows(
+        rows.reshape(old + 5, 8, 3), 2, 2, old, 5, new, InterpolationMode.BILINEAR
+    )
+    assert np.array_equal(found.reshape(new, 15), expected)
+
+
+def test_nothing_is_compiled_for_bytes_that_are_only_cropped_and_flipped():
+    script = """
+import sys, torch, rekindle as rk
+T = rk.transforms
+from rekindle.prepare.pipeline import Pipeline
+Pipeline([T.CenterCrop(4), T.ToTensor()], dtype=torch.uint8)
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_takes_long_to_compile_is_told_once(capfd, monkeypatch):
+    patience = compiled_code._Patience()
+    monkeypatch.setattr(compiled_code, "_TELL_AFTER", 0.0)
+    for _ in range(2):
+        patience.start()
+        patience._timer.join()
+        patience.stop()
+    assert capfd.readouterr().err == "rekindle: compiling the image kernels, once on this machine\n"
+
+
+def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, monkeypatch):
+    import numba
+
+    real = numba.njit
+
+    def refuses(*arguments, **options):
+        if options.pop("cache", False):
+            raise RuntimeError("cannot cache function 'double': no locator available for file 'x'")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(numba, "njit", refuses)
+    monkeypatch.setattr(compiled_code, "_patience", compiled_code._Patience())
+
+    @compiled_code.kernel(lambda: numba.int64(numba.int64))
+    def double(number):
+        return 2 * number
+
+    assert double()(21) == 42
+    assert compiled_code._patience.kept is False
+    assert double() is double()
