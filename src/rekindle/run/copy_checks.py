@@ -30,11 +30,11 @@ class CopyChecks:
             self._pool.send(worker, [CheckCopy(epoch)])
 
     def note(self, worker: int, message: Event) -> None:
-        """Note an answer, or that a worker died: its replacement has a new copy."""
+        """Note an answer, or that workers died: their replacements have a new copy."""
         if isinstance(message, CopyChecked):
             self._answers[worker, message.epoch] = message.unchanged
         elif isinstance(message, WorkerDied):
-            self._answers[worker, self._epoch] = True
+            self._answers |= {(one, self._epoch): True for one in message.rows}
 
     def are_unchanged(self) -> bool:
         """Whether it is proven that no worker has changed its copy; waits for the answers."""

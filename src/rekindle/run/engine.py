@@ -2,7 +2,7 @@
 
 There is no thread here. All of it happens when the training loop asks for a batch: messages are read, parts
 are sent, dead workers' parts are sent again. In between, workers live on the units that they were sent, up
-to `window` batches ahead.
+to a `Window` of batches ahead.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from rekindle.run.messages import (
     StartFailed,
     WorkerDied,
 )
+from rekindle.run.window import Window
 from rekindle.run.work_splitting import WorkSplitter
 from rekindle.run.worker_pool import WorkerPool
 
@@ -49,7 +50,7 @@ _MOST_HELD = 8  # batches: some are kept to look at; who keeps them all would us
 
 
 class Engine:
-    """Has batches loaded, `window` of them ahead of the training loop.
+    """Has batches loaded, a `window` of them ahead of the training loop.
 
     `rows` says that samples may be written straight to their rows; whether they can is learnt from the first
     one. `iterable` says that the dataset is an IterableDataset.
@@ -61,7 +62,7 @@ class Engine:
         slot_pool: slots.SlotPool,
         *,
         seed: int,
-        window: int,
+        window: Window,
         rows: bool,
         whole: bool,
         iterable: bool,
@@ -159,7 +160,7 @@ class Engine:
     # Out: orders become batches in flight, whose parts go to workers.
 
     def _dispatch(self) -> None:
-        while len(self._queue) < self._window:
+        while len(self._queue) < self._window.size:
             if self._kind == "stream" and not self._streams.active:
                 break
             order = next(self._orders, None)
@@ -172,7 +173,9 @@ class Engine:
 
     def _issue(self, order: BatchOrder, kind: Kind) -> InFlightBatch:
         rows = len(order.indices)
-        self._largest_batch = max(self._largest_batch, rows)
+        if rows > self._largest_batch:
+            self._largest_batch = rows
+            self._window.note_batch(rows)
         if kind == "rows" and self._layout is not None and rows > self._layout.rows:
             kind = "batch"  # Larger than any before: it does not fit the slots.
         batch = InFlightBatch.of(self._issued, order, kind, self._parts_of(order, kind))
@@ -188,7 +191,8 @@ class Engine:
     def _parts_of(self, order: BatchOrder, kind: Kind) -> list[Part]:
         rows = len(order.indices)
         if kind != "stream":
-            assigned = self._splitter.assign(order.step, rows, whole=kind != "rows")
+            batches = self._window.size
+            assigned = self._splitter.assign(order.step, rows, whole=kind != "rows", batches=batches)
             return [Part(*one) for one in assigned]
         if self._in_order:
             return [Part(0, rows, self._streams.next())]
@@ -231,7 +235,7 @@ class Engine:
                 exception.reraise()
             case WorkerDied():
                 self._counters.replaced_workers += 1
-                self._send_again(worker, message)
+                self._send_again(message)
 
     def _decide_layout(self, spec: Spec | None, asked_which_worker: bool) -> None:
         """Decide from the first sample how batches are put together; tell every worker."""
@@ -240,10 +244,12 @@ class Engine:
         if spec is None or (asked_which_worker and not self._splitter.whole):
             self._kind = "rows" if spec is not None else "batch"
             self._splitter.whole = self._splitter.whole or asked_which_worker
+            self._window.note_whole()
             self._start_over()
             return
         layout = Layout(spec, max(self._largest_batch, 1))
-        slots.check_room(layout.nbytes, self._window + _HELD_BY_CONSUMER)
+        self._window.note_batch(layout.rows, layout.nbytes)
+        slots.check_room(layout.nbytes, self._window.size + _HELD_BY_CONSUMER)
         self._layout = layout
         for worker in range(self._pool.size):
             self._pool.send(worker, [SetLayout(layout)])
@@ -276,7 +282,7 @@ class Engine:
         batch = self._in_flight[number]
         if nbytes > self._batch_nbytes:
             self._batch_nbytes = nbytes + nbytes // 8
-            slots.check_room(self._batch_nbytes, self._window + _HELD_BY_CONSUMER)
+            slots.check_room(self._batch_nbytes, self._window.size + _HELD_BY_CONSUMER)
         if batch.slot is not None:
             self._slots.give_back(batch.slot)
         batch.slot = self._slots.take(self._batch_nbytes)
@@ -341,10 +347,17 @@ class Engine:
         batch.pending = len(ranges)
         self._send_parts(batch, range(first_new, len(batch.parts)))
 
-    def _send_again(self, worker: int, death: WorkerDied) -> None:
-        """Have a dead worker's parts loaded by its replacement."""
-        lost = self._lost_parts(worker)
-        self._crashes.died(worker, death, (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None)
+    def _send_again(self, death: WorkerDied) -> None:
+        """Have the parts of dead workers loaded by their replacements."""
+        lost = {worker: self._lost_parts(worker) for worker in death.rows}
+        first = {worker: parts[0] for worker, parts in lost.items() if parts}
+        self._crashes.died(
+            death, {worker: (batch, batch.parts[number]) for worker, (batch, number) in first.items()}
+        )
+        for worker, parts in lost.items():
+            self._send_to_replacement(worker, parts)
+
+    def _send_to_replacement(self, worker: int, lost: list[tuple[InFlightBatch, int]]) -> None:
         if self._layout is not None:
             self._pool.send(worker, [SetLayout(self._layout)])
         if self._kind == "stream":
