@@ -28,6 +28,8 @@ PROGRAMS = (
     "tensor_dataset",
     "first_batch",
     "memory",
+    "many_workers",
+    "interference",
     "planning",
     "closing",
     "store",

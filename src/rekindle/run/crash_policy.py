@@ -37,6 +37,7 @@ class CrashPolicy:
         if death.stopped:
             return
         alone = [worker for worker, row in death.rows.items() if row != NOT_ALONE]
+        is_shared = len(death.rows) > 1
         for worker in alone or death.rows:
             if not started[worker]:
                 self._failed_starts[worker] += 1
@@ -47,6 +48,8 @@ class CrashPolicy:
                     )
             elif worker in working_on:
                 batch, part = working_on[worker]
+                if is_shared and part.deaths and not alone:
+                    continue  # It was to be loaded alone, and its turn had not come.
                 part.deaths += 1
                 if part.deaths >= _MOST_DEATHS:
                     raise _deadly_sample(batch, part, death.how, death.rows[worker])

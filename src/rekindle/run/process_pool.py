@@ -28,6 +28,14 @@ _CHECK_EVERY = 1.0  # seconds between two checks for stopped workers
 _GRACE = 1.0  # seconds that a worker has to end by itself
 
 
+class _Host:
+    """One process and the numbers of the workers that run in it."""
+
+    def __init__(self, process: BaseProcess, numbers: list[int]) -> None:
+        self.process, self.numbers = process, numbers
+        self.seen_stopped = False
+
+
 class _Line:
     """The engine's end of the pipe to one worker, and what is known of the other end."""
 
@@ -35,15 +43,6 @@ class _Line:
         self.number, self.pipe, self.host = number, pipe, host
         self.mapped: set[int] = set()
         self.events = selectors.EVENT_READ
-
-
-class _Host:
-    """One process and the lines to the workers that run in it."""
-
-    def __init__(self, process: BaseProcess) -> None:
-        self.process = process
-        self.lines: list[_Line] = []
-        self.seen_stopped = False
 
 
 class ProcessPool:
@@ -103,14 +102,13 @@ class ProcessPool:
         finally:
             for end in theirs.values():
                 end.close()
-        host = _Host(process)
+        host = _Host(process, list(ends))
         for number, (pipe, _) in ends.items():
             self._status_rows[number] = NOT_ALONE
             line = self._lines[number] = _Line(number, pipe, host)
-            host.lines.append(line)
             self._selector.register(pipe, line.events, number)
         with contextlib.suppress(OSError):  # It died at once: `poll` finds out.
-            self._send_slot(host.lines[0], self._status)
+            self._send_slot(self._lines[host.numbers[0]], self._status)
         return host
 
     def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
@@ -184,9 +182,10 @@ class ProcessPool:
     def _bury(self, host: _Host, stopped: bool = False) -> list[tuple[int, Event]]:
         """The last messages of a process's workers, and its death, after which another runs in its place."""
         found: list[tuple[int, Event]] = []
-        for line in host.lines:
+        for number in host.numbers:
+            line = self._lines[number]
             messages, _ = line.pipe.receive()
-            found += zip(repeat(line.number), messages)
+            found += zip(repeat(number), messages)
             self._selector.unregister(line.pipe)
             _close(line.pipe)
         process = host.process
@@ -198,11 +197,12 @@ class ProcessPool:
             process.join()
         if process.exitcode == UNGUARDED:
             raise unguarded()
-        numbers = [line.number for line in host.lines]
-        rows = {number: int(self._status_rows[number]) for number in numbers}
+        rows = {number: int(self._status_rows[number]) for number in host.numbers}
         how = "was stopped" if stopped else _how(process.exitcode)
-        self._hosts[self._hosts.index(host)] = self._start(numbers)
-        found.append((numbers[0], WorkerDied(f"DataLoader worker (pid {process.pid}) {how}", rows, stopped)))
+        self._hosts[self._hosts.index(host)] = self._start(host.numbers)
+        found.append(
+            (host.numbers[0], WorkerDied(f"DataLoader worker (pid {process.pid}) {how}", rows, stopped))
+        )
         return found
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.prepare.native import as_native
 from rekindle.prepare.native_images import own_steps
 from rekindle.prepare.native_subset import NativeSubset
+from rekindle.prepare.steps.step import Step
 from rekindle.reuse.step_costs import DECODING, UNKNOWN, nanoseconds
 
 MOST_THREADS = 4
@@ -64,7 +65,11 @@ def sample_nanoseconds(dataset: Any) -> float:
 
 def _pixel_nanoseconds(dataset: ImageDataset | ArrayImages) -> float:
     steps = own_steps(dataset.transform) or []
-    costs = [nanoseconds(step) for step in steps if type(step).__name__ not in _FUSED_STEPS]
+    costs = [
+        nanoseconds(step) if isinstance(step, Step) else None
+        for step in steps
+        if type(step).__name__ not in _FUSED_STEPS
+    ]
     return sum((UNKNOWN if cost is None else cost for cost in costs), _FUSED)
 
 

@@ -99,9 +99,7 @@ class PipeChannel:
             os._exit(0)
 
 
-def new_process(
-    context: BaseContext, job: Job, lines: dict[int, Connection], base_seed: int
-) -> BaseProcess:
+def new_process(context: BaseContext, job: Job, lines: dict[int, Connection], base_seed: int) -> BaseProcess:
     """A process, not started yet, for the workers of these numbers, each with its end of a pipe."""
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=run_workers,
@@ -112,9 +110,7 @@ def new_process(
     return process
 
 
-def run_workers(
-    sent: SentJob, lines: dict[int, Connection], base_seed: int, started_by: StartedBy
-) -> None:
+def run_workers(sent: SentJob, lines: dict[int, Connection], base_seed: int, started_by: StartedBy) -> None:
     """What a worker process runs from its start to its end."""
     started_by.end_with_it()
     for end in engine_ends:
