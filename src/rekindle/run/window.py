@@ -7,7 +7,7 @@ them. Nothing here depends on a clock: a user's sampler is asked for batches thi
 
 from __future__ import annotations
 
-_BATCHES = 4  # what torch has with two workers
+_BATCHES = 4
 _TORCHS = 2  # batches a worker: torch's default
 _SAMPLES_PER_WORKER = 4  # at least, so that each has something to load while its last answer is on its way
 _SMALL = 32 << 20  # bytes in all: as long as batches take no more than this, short samples get more of them
@@ -31,7 +31,9 @@ class Window:
         torchs = _TORCHS * self._workers
         if self._whole:
             return torchs
-        fewest = max(min(_BATCHES, torchs), -(-_SAMPLES_PER_WORKER * self._workers // self._rows))
+        # With two workers one less than torch's: the loop holds two batches for a moment, where torch's has one.
+        few = min(_BATCHES, max(torchs - 1, 2))
+        fewest = max(few, -(-_SAMPLES_PER_WORKER * self._workers // self._rows))
         return max(fewest, min(torchs, _SMALL // self._nbytes)) if self._nbytes else fewest
 
     def note_whole(self) -> None:
