@@ -97,5 +97,8 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
             {name: [one[key] for one in each] for name, each in found.items()},
             {"rekindle": [Bar("≤", 1.03)]},
         )
-        for key, what in (("clock", "by the clock, less the time without a core"), ("cpu", "CPU time of its thread"))
+        for key, what in (
+            ("clock", "by the clock, less the time without a core"),
+            ("cpu", "CPU time of its thread"),
+        )
     ]

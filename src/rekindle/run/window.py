@@ -31,7 +31,7 @@ class Window:
         torchs = _TORCHS * self._workers
         if self._whole:
             return torchs
-        # With two workers one less than torch's: the loop holds two batches for a moment, where torch's has one.
+        # With two workers one less than torch has: the loop holds two batches for a moment, with torch one.
         few = min(_BATCHES, max(torchs - 1, 2))
         fewest = max(few, -(-_SAMPLES_PER_WORKER * self._workers // self._rows))
         return max(fewest, min(torchs, _SMALL // self._nbytes)) if self._nbytes else fewest
