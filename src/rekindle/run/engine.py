@@ -25,7 +25,7 @@ from rekindle.run.bad_samples import BadSamples
 from rekindle.run.batch_layout import Layout, Spec
 from rekindle.run.copy_checks import CopyChecks
 from rekindle.run.crash_policy import CrashPolicy
-from rekindle.run.in_flight_batch import InFlightBatch, Part, SlotBatch
+from rekindle.run.in_flight_batch import InFlightBatch, Part, SlotBatch, lost_parts
 from rekindle.run.iterable_workers import Streams
 from rekindle.run.messages import (
     AssignSlot,
@@ -349,11 +349,9 @@ class Engine:
 
     def _send_again(self, death: WorkerDied) -> None:
         """Have the parts of dead workers loaded by their replacements."""
-        lost = {worker: self._lost_parts(worker) for worker in death.rows}
+        lost = {worker: lost_parts(self._in_flight.values(), worker) for worker in death.rows}
         first = {worker: parts[0] for worker, parts in lost.items() if parts}
-        self._crashes.died(
-            death, {worker: (batch, batch.parts[number]) for worker, (batch, number) in first.items()}
-        )
+        self._crashes.died(death, {worker: (batch, batch.parts[n]) for worker, (batch, n) in first.items()})
         for worker, parts in lost.items():
             self._send_to_replacement(worker, parts)
 
@@ -370,16 +368,6 @@ class Engine:
                     self._forget(batch)
             else:
                 self._send_parts(batch, [number])
-
-    def _lost_parts(self, worker: int) -> list[tuple[InFlightBatch, int]]:
-        """What a worker was sent and has not brought back, in the order in which it would have."""
-        lost = [
-            (batch, number)
-            for batch in self._in_flight.values()
-            for number, part in enumerate(batch.parts)
-            if part.worker == worker and not part.done
-        ]
-        return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)
 
     def _take_ready(self) -> SlotBatch | EndOfEpoch | None:
         """What is next in the queue, if it is ready."""

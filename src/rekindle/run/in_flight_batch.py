@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -143,6 +143,17 @@ class InFlightBatch:
         """Note the strings of the rows that did not fail."""
         good = [row for row in range(part.start, part.stop) if row not in self.errors]
         self.strings.update(zip(good, zip(*columns, strict=True), strict=True))
+
+
+def lost_parts(batches: Iterable[InFlightBatch], worker: int) -> list[tuple[InFlightBatch, int]]:
+    """What a worker was sent and has not brought back, in the order in which it would have."""
+    lost = [
+        (batch, number)
+        for batch in batches
+        for number, part in enumerate(batch.parts)
+        if part.worker == worker and not part.done
+    ]
+    return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)
 
 
 def _as_list(numbers: int | NDArray[np.int64]) -> int | list[int]:
