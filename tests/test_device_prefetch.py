@@ -39,9 +39,8 @@ def load(dataset: Any, **settings: Any) -> Any:
 def wait_until_ready(iterator: Any) -> None:
     """Wait until the workers have finished what they were sent: then the next batch can be copied ahead."""
     engine = iterator._runner
-    while getattr(engine, "_in_flight", None):
-        engine._pool.wait(0.1)
-        engine._receive()
+    while hasattr(engine, "_dispatcher") and engine._dispatcher.in_flight:
+        engine._receive(0.1)
 
 
 # The loader.

@@ -211,13 +211,14 @@ def test_what_is_cached_ages_by_uses_and_not_by_epochs():
     for index in range(SIZE):
         computed = np.flatnonzero(fresh[index])
         assert computed[0] == 0
-        assert (np.diff(computed)[1:] == 2).all(), "after the first round, each result is used twice"
+        assert (np.diff(computed) <= 3).all(), "results are used twice on average, one more at the most"
         assert len(set(numbers[index])) == len(computed)
     # Eight are computed to measure their size, and one per epoch to find out whether it draws numbers.
     recomputed = sum(map(sum, fresh.values()))
     assert recomputed <= len(COMPUTED) <= recomputed + 8 + 12
-    ages = loader._importance.scores.age
-    assert set(ages.tolist()) == {0, 1}
+    uses = sum(map(len, fresh.values())) - SIZE
+    assert recomputed - SIZE == uses // 2, "of all uses after the first, every other one recomputes"
+    assert {0, 1} <= set(loader._importance.scores.age.tolist()) <= {0, 1, 2}
 
 
 def test_refurbished_and_chosen_samples_resume_exactly():

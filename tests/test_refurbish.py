@@ -94,11 +94,15 @@ def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
     first, rest = dataset.split(2)
     refresh = Refresh(SIZE, 3, 3)
     loader = load(dataset, **WAYS[way])
+    used, computed = set(), set()
     for epoch in range(5):
         seen = []
         for images, labels in loader:
             ids = loader.batch.ids.numpy()
             generations = refresh.generations(ids, epoch)
+            parts = list(zip(ids.tolist(), generations.tolist(), strict=True))
+            used |= set(parts) if epoch < 4 else set()
+            computed |= {part for part, fresh in zip(parts, loader.batch.fresh, strict=True) if fresh}
             early = counter_rng.uniforms(3, ids, generations, count=first.uniforms)
             late = counter_rng.uniforms(3, ids, epoch, count=dataset.uniforms)[:, first.uniforms :]
             for row, id_ in enumerate(ids.tolist()):
@@ -106,12 +110,13 @@ def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
                 assert torch.equal(images[row], rest.make_image(kept, late[row]))
                 assert labels[row] == dataset.label(id_)
             planned = generations == epoch
-            # Workers that run ahead into the next epoch may compute a part that another is about to cache.
-            assert loader.batch.fresh[planned].all()
             assert way != "inline" or loader.batch.fresh.tolist() == planned.tolist()
             seen += ids.tolist()
         assert sorted(seen) == list(range(SIZE))
     loader.close()
+    # Workers that run ahead into the next epoch may compute a part that another is about to cache, in either
+    # of the two epochs: it is fresh where that happened, and somewhere it did.
+    assert used <= computed
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -17,6 +17,7 @@ from PIL import Image
 import rekindle as rk
 from rekindle.fetch import Folder, writer_for
 from rekindle.fetch.remote.files import remote_files
+from rekindle.tools.cli import main
 from s3_server import SECRET, FaultyProxy, Request, S3Server, s3_behind_proxy, storage_options
 from waiting import HANGS, eventually
 
@@ -254,6 +255,21 @@ def test_labels_come_from_a_file_in_the_remote_folder(tmp_path: Path) -> None:
         "memory://labelled", decode=False, remote=rk.RemoteOptions(cache_directory=tmp_path / "cache")
     )
     assert [data[0], data[1]] == [(b"a.png", 4), (b"b.png", 1)]
+
+
+def test_a_remote_folder_without_labels_is_packed_like_a_local_one(tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for name, shade in (("a.png", 10), ("b.png", 200)):
+        Image.new("RGB", (4, 4), (shade, shade, shade)).save(tmp_path / name)
+        memory.pipe(f"/plain/{name}", (tmp_path / name).read_bytes())
+    assert main(["pack", "memory://plain", str(tmp_path / "plain.tar"), "--quiet"]) == 0
+    packed = rk.open(tmp_path / "plain.tar")
+    assert [int(packed[number][0][0, 0, 0]) for number in range(2)] == [10, 200]
+    assert packed.targets == [-1, -1]
+    with pytest.raises(rk.DataError, match="no class folders and no labels, but 2 images"):
+        rk.open("memory://plain")
 
 
 def test_a_server_without_range_requests_will_do(tmp_path: Path) -> None:

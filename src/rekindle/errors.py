@@ -33,7 +33,7 @@ class StateError(RekindleError, ValueError):
 
 
 class FeedbackError(RekindleError, RuntimeError):
-    """A method that chooses samples was not told, or cannot use, how the model does on them."""
+    """A method that chooses samples got no feedback on the model's losses, or none that it can use."""
 
 
 class WorkerError(RekindleError, RuntimeError):

@@ -25,14 +25,20 @@ def balanced_order(
     epoch: int,
     costs: NDArray[np.float32] | None = None,
     world: int = 1,
+    left_out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """The samples' rows, in an order whose batches each have the same share of the `fresh` ones.
 
     `costs` is what each sample costs to compute; without it, only numbers are balanced. The order is dealt to
-    `world` ranks in turn, in batches of `batch_size`, and the batches of all ranks are alike.
+    `world` ranks in turn, in batches of `batch_size`, and the batches of all ranks are alike. The rows that
+    are `left_out` come last, behind all complete batches.
     """
-    size = len(fresh)
-    shuffled = counter_rng.permutation(size, seed, epoch)
+    shuffled = counter_rng.permutation(len(fresh), seed, epoch)
+    if left_out is not None and len(left_out):
+        is_left_out = np.zeros(len(fresh), dtype=bool)
+        is_left_out[left_out] = True
+        shuffled = shuffled[~is_left_out[shuffled]]
+    size = len(shuffled)
     is_fresh = fresh[shuffled]
     misses, hits = shuffled[is_fresh], shuffled[~is_fresh]
     by_rank = np.concatenate([np.arange(rank, size, world) for rank in range(world)])
@@ -45,7 +51,7 @@ def balanced_order(
     balanced[for_misses], balanced[~for_misses] = misses, hits
     order = np.empty(size, dtype=np.int64)
     order[by_rank] = balanced[_shuffled_within(_batch_ends(size, batch_size, world), seed, epoch)]
-    return order
+    return order if left_out is None else np.concatenate([order, left_out])
 
 
 def _batch_ends(size: int, batch_size: int, world: int) -> NDArray[np.int64]:

@@ -29,6 +29,19 @@ def batches_per_epoch(samples: int, batch_size: int, drop_last: bool) -> int:
     return full + (rest > 0 and not drop_last)
 
 
+def left_out_of(samples: int, batch_size: int, drop_last: bool, world: int = 1) -> int:
+    """How many samples are in incomplete last batches that are left out, of all ranks together.
+
+    >>> left_out_of(10, 4, drop_last=True), left_out_of(20, 4, drop_last=True, world=2)
+    (2, 4)
+    """
+    if not drop_last:
+        return 0
+    shares = {len(range(rank, samples, world)) for rank in (0, world - 1)}
+    steps = {share // batch_size for share in shares}
+    return samples - steps.pop() * batch_size * world if len(steps) == 1 else 0
+
+
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
     """One rank's epoch. Every array has one entry per sample, in the order of training.
@@ -104,14 +117,18 @@ def plan_epoch(
     ids: NDArray[np.int64] | None = None,
     weights: NDArray[np.float32] | None = None,
     uses: NDArray[np.int64] | None = None,
+    cached: NDArray[np.int64] | None = None,
 ) -> EpochPlan:
     """The plan of an epoch that has every sample once, shuffled or in order, dealt to the ranks in turn.
 
     With `refresh`, cached results are reused. A shuffled epoch is then balanced: each batch has the same
-    share of samples to recompute, or of their `costs`.
+    share of samples to recompute, or of their `costs`. What `drop_last` leaves out of a shuffled epoch are
+    samples that need not be recomputed in it.
 
     Where samples were chosen, `ids` says which (instead of all of them), `weights` what each counts for, and
-    `uses` how often each was used before: by that, and not by epochs, its cached result ages.
+    `uses` how often each was used before: by that, and not by epochs, its cached result ages. `cached` are
+    the generations that the rows use, where these do not follow from `refresh`; −1 is none, for a row that is
+    left out.
 
     >>> plan_epoch(size=5, epoch=0, seed=1, shuffle=False, batch_size=2, drop_last=False).ids.tolist()
     [0, 1, 2, 3, 4]
@@ -119,18 +136,28 @@ def plan_epoch(
     chosen = np.arange(size) if ids is None and refresh is not None else ids
     count = size if ids is None else len(ids)
     turns = epoch if uses is None else uses
-    generations, fresh = None, None
+    generations, fresh, is_due = None, None, np.empty(0, dtype=bool)
+    last = np.empty(0, dtype=np.int64)  # the rows that are left out
     if refresh is not None and chosen is not None:
-        generations = refresh.generations(chosen, turns)
-        fresh = refresh.recomputed(chosen, generations == turns)
+        generations = refresh.generations(chosen, turns) if cached is None else cached
+        is_due = (generations == turns) | (generations < 0)
+        generations = np.where(is_due, turns, generations)
+        fresh = is_due if ids is None else refresh.recomputed(ids, is_due)
+        if shuffle and (left_out := left_out_of(count, batch_size, drop_last, world)):
+            if cached is None:
+                last = refresh.spare_first(chosen, turns, fresh)[:left_out]
+            else:
+                last = _without_result_first(cached, fresh, seed, epoch)[:left_out]
     if not shuffle:
         rows = np.arange(rank, count, world, dtype=np.int64)
     elif fresh is None or not balance:
-        rows = counter_rng.permutation(count, seed, epoch)[rank::world]
+        rows = _with_last(counter_rng.permutation(count, seed, epoch), last)[rank::world]
     else:
         if costs is not None and ids is not None:
             costs = costs[ids]
-        order = balanced_order(fresh, batch_size, seed=seed, epoch=epoch, costs=costs, world=world)
+        order = balanced_order(
+            fresh, batch_size, seed=seed, epoch=epoch, costs=costs, world=world, left_out=last
+        )
         rows = order[rank::world]
     dealt = rows if ids is None else ids[rows]
     plan = EpochPlan(
@@ -143,7 +170,24 @@ def plan_epoch(
         batch_size=batch_size,
         drop_last=drop_last,
     )
-    return plan if refresh is None else refresh.substitute(plan, epoch if uses is None else uses[rows])
+    if refresh is None:
+        return plan
+    if ids is not None and fresh is not None:  # A result is computed where it is used first.
+        plan = replace(plan, fresh=refresh.recomputed(dealt, is_due[rows]))
+    return refresh.substitute(plan, epoch if uses is None else uses[rows])
+
+
+def _without_result_first(
+    generations: NDArray[np.int64], fresh: NDArray[np.bool_], seed: int, epoch: int
+) -> NDArray[np.int64]:
+    """Rows in the order in which they are left out: those without a result, those that have one, others."""
+    drawn = counter_rng.seeds(seed, np.arange(len(fresh)), epoch, counter_rng.Step.LEFT_OUT)
+    return np.lexsort((drawn, fresh, generations >= 0))
+
+
+def _with_last(order: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order with these rows at its end."""
+    return order if not len(last) else np.concatenate([order[~np.isin(order, last)], last])
 
 
 def _turns(ids: NDArray[np.int64], rows: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from typing import Any
 
-from torch.utils.data import RandomSampler
+from torch.utils.data import DataLoader, RandomSampler
 
 from rekindle.core import counter_rng
 
@@ -15,16 +16,24 @@ class PlannedSampler(RandomSampler):
     def __init__(self, data_source: Sized, seed: int) -> None:
         super().__init__(data_source)
         self.seed, self.epoch = seed, 0
-        self.told = 0  # the epoch that it was told last
+        self.epoch_set = 0  # by a script, and not by a pass that ended
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`; so is the next epoch of the loader whose order this is."""
-        self.epoch = self.told = epoch
+        self.epoch = self.epoch_set = epoch
 
     def __iter__(self) -> Iterator[int]:
         order: list[int] = counter_rng.permutation(len(self.data_source), self.seed, self.epoch).tolist()
         self.epoch += 1
         return iter(order)
+
+
+def show_order(loader: DataLoader[Any], seed: int) -> None:
+    """Let `loader.sampler` give our order, for frameworks that re-create a loader from its parts."""
+    sampler = PlannedSampler(loader.dataset, seed)  # type: ignore[arg-type]
+    vars(loader)["sampler"] = sampler  # torch's loader lets nobody assign it.
+    if loader.batch_sampler is not None:
+        loader.batch_sampler.sampler = sampler  # type: ignore[attr-defined]
 
 
 def set_epoch_within(sampler: object, epoch: int) -> None:

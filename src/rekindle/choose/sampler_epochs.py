@@ -1,4 +1,4 @@
-"""The epoch that a script tells its sampler: `sampler.set_epoch(n)` makes it the loader's next one."""
+"""The epoch that a script sets in its sampler: `sampler.set_epoch(n)` makes it the loader's next one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class EpochSampler(Protocol):
-    """A sampler that is told its epoch, as torch's DistributedSampler is."""
+    """A sampler with a `set_epoch`, as torch's DistributedSampler has."""
 
     epoch: int
 
@@ -22,33 +22,33 @@ class EpochSampler(Protocol):
         """Make the next pass that of `epoch`."""
 
 
-def told_sampler(sampler: object) -> EpochSampler | None:
-    """The sampler, or the first one within it, that is told its epoch."""
+def epoch_sampler(sampler: object) -> EpochSampler | None:
+    """The sampler, or the first one within it, that has a `set_epoch`."""
     for layer in layers(sampler):
         if callable(getattr(layer, "set_epoch", None)) and type(getattr(layer, "epoch", None)) is int:
-            told: EpochSampler = layer  # type: ignore[assignment]
-            return told
+            found: EpochSampler = layer  # type: ignore[assignment]
+            return found
     return None
 
 
-class ToldEpoch:
-    """Notices what epoch a sampler was told, and not what a pass over it made of that itself.
+class SamplerEpoch:
+    """Notices which epoch a script set in a sampler, and not what a pass over it made of that itself.
 
-    A sampler that is never told stays at epoch 0 and says nothing of the loader's epochs.
+    A sampler whose epoch is never set stays at epoch 0 and says nothing of the loader's epochs.
     """
 
     def __init__(self, sampler: object = None) -> None:
-        told = told_sampler(sampler)
+        found = epoch_sampler(sampler)
         # Not a reference of its own: a sampler may know its loader, which must be able to go.
-        self._sampler = None if told is None else _weakly(told)
+        self._sampler = None if found is None else _weakly(found)
         self._seen = 0
 
     def is_of(self, sampler: object) -> bool:
         """Whether this is about a sampler."""
-        return told_sampler(sampler) is (None if self._sampler is None else self._sampler())
+        return epoch_sampler(sampler) is (None if self._sampler is None else self._sampler())
 
-    def news(self) -> int | None:
-        """The epoch, if the sampler was told another one since this was asked last."""
+    def newly_set(self) -> int | None:
+        """The epoch, if another one was set in the sampler since this was asked last."""
         now = self._now()
         before, self._seen = self._seen, now
         return now if now != before and 0 <= now <= MOST_EPOCHS else None
@@ -67,7 +67,7 @@ class ToldEpoch:
         sampler = None if self._sampler is None else self._sampler()
         if sampler is None:
             return self._seen
-        return sampler.told if isinstance(sampler, PlannedSampler) else sampler.epoch
+        return sampler.epoch_set if isinstance(sampler, PlannedSampler) else sampler.epoch
 
 
 def _weakly(sampler: EpochSampler) -> Callable[[], EpochSampler | None]:

@@ -74,6 +74,7 @@ class Scores:
         loads: How often loading was measured.
         uses: In how many epochs, this one included, it was chosen.
         turns: In how many of them its cached part was used: that of all near-duplicates that share one.
+        made: How often it had been chosen before its cached part was computed last; −1 for never.
         wait_seconds, work_seconds: How long the training loops waited for batches and worked on them.
 
     """
@@ -94,6 +95,7 @@ class Scores:
     loads: NDArray[np.int32]
     uses: NDArray[np.int64]
     turns: NDArray[np.int64]
+    made: NDArray[np.int32]
     wait_seconds: float = 0.0
     work_seconds: float = 0.0
 
@@ -117,6 +119,7 @@ class Scores:
             loads=np.zeros(size, dtype=np.int32),
             uses=np.zeros(size, dtype=np.int64),
             turns=np.zeros(size, dtype=np.int64),
+            made=np.full(size, -1, dtype=np.int32),
         )
 
     def __len__(self) -> int:

@@ -15,8 +15,8 @@ from rekindle.errors import ArgumentError
 class Choice(NamedTuple):
     """The samples of one epoch, for all ranks together; `rank` is the one whose share is planned.
 
-    `uses` says in how many of the epochs before each was chosen. `even_batches` asks for weights whose mean
-    is 1 in every batch.
+    `uses` says in how many of the epochs before each was chosen, `cached` which generation is reused.
+    `even_batches` asks for weights whose mean is 1 in every batch.
     """
 
     ids: NDArray[np.int64]
@@ -25,6 +25,7 @@ class Choice(NamedTuple):
     even_batches: bool = False
     rank: int = 0
     world: int = 1
+    cached: NDArray[np.int64] | None = None
 
     def plan(self, **arguments: Unpack[PlanArguments]) -> EpochPlan:
         """The plan of this rank's share; `arguments` as `plan_epoch` takes them."""
@@ -34,6 +35,7 @@ class Choice(NamedTuple):
             ids=self.ids,
             weights=self.weights,
             uses=self.uses,
+            cached=self.cached,
             **arguments,
         )
         return plan.with_mean_weight_of_one() if self.even_batches else plan

@@ -22,7 +22,7 @@ from rekindle.choose.partition import share_of
 from rekindle.choose.plan import EpochPlan
 from rekindle.choose.planned_sampler import set_epoch_within
 from rekindle.choose.refresh_schedule import Refresh
-from rekindle.choose.sampler_epochs import ToldEpoch
+from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.sampler_generators import GLOBAL, generators_of, same_states, set_generators
 from rekindle.core.counter_rng import NEXT_DRAW
 from rekindle.core.samples import Index
@@ -78,17 +78,17 @@ class SamplerOrders:
         keep_recent: bool = False,
         refresh: Refresh | None = None,
         plan_of: Callable[[NDArray[np.int64]], EpochPlan] | None = None,
-        told: ToldEpoch | None = None,
+        sampler_epoch: SamplerEpoch | None = None,
     ) -> None:
         """`base_seed` is what persistent workers were seeded with already: torch draws no other.
 
         `without` are steps that were yielded before, out of order. `keep_recent` has each order name the
         samples before it, which may be substitutes for one that fails. `refresh` says when cached parts are
-        recomputed. `plan_of` makes a plan of the samples of an epoch: all are drawn at once then. `told` must
-        not take for news what a pass makes of the sampler's epoch.
+        recomputed. `plan_of` makes a plan of the samples of an epoch: all are drawn at once then.
+        `sampler_epoch` must not take what a pass makes of the sampler's epoch for one that a script set.
         """
         set_epoch_within(sampler, epoch)
-        self._told = ToldEpoch(sampler) if told is None else told
+        self._sampler_epoch = SamplerEpoch(sampler) if sampler_epoch is None else sampler_epoch
         self._refresh, self._plan_of = refresh, plan_of
         self._plan: EpochPlan | None = None
         self._sampler = sampler
@@ -109,12 +109,12 @@ class SamplerOrders:
             resume = None
         self._start = generators_of(sampler, generator)
         if resume is None:
-            self._iterator = self._told.during(self._begin)
+            self._iterator = self._sampler_epoch.during(self._begin)
         else:
             assert resume.step is not None
             self._step, self._start = resume.step, resume.start
             self.base_seed, self._draws_seed = resume.base_seed, resume.draws_seed
-            self._iterator = self._told.during(lambda: self._resume(resume))
+            self._iterator = self._sampler_epoch.during(lambda: self._resume(resume))
         self._drawn: deque[BatchOrder | EndOfEpoch] = deque()  # what was given and may be asked for again
         self._again: deque[BatchOrder | EndOfEpoch] = deque()  # what is given again first
         self.is_drawing = False  # also after an interrupt: the sampler may have lost what it was to give
@@ -232,7 +232,7 @@ class SamplerOrders:
     def _draw(self) -> BatchOrder | EndOfEpoch:
         while not self._ended:
             try:
-                drawn = self._told.during(self._iterator.__next__)
+                drawn = self._sampler_epoch.during(self._iterator.__next__)
             except StopIteration:
                 self._ended = True
                 return EndOfEpoch(self._epoch)

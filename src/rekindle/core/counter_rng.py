@@ -34,6 +34,8 @@ class Step(IntEnum):
     BATCH_TRANSFORM = 0xFFFFFFFA
     DUPLICATES = 0xFFFFFFF9  # the order in which near-duplicates take turns
     ROWS = 0xFFFFFFF8  # the order within a balanced batch
+    LEFT_OUT = 0xFFFFFFF7  # what an incomplete last batch has
+    RECOMPUTE = 0xFFFFFFF6  # which of equally old results are recomputed
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
     CHOICE = 0xFFFE0000  # plus the number of the draw
 

@@ -14,6 +14,7 @@ from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import DataError
 
 _MAX_DIGITS = 1000  # of a label that is a number; Python itself converts no more than 4,300
+_EXTENSIONS = (".csv", ".tsv", ".json")
 LABEL_FILES = ("labels.csv", "labels.json")
 Labels = Mapping[str, int | str]
 
@@ -24,24 +25,24 @@ def read_labels(path: Path) -> Labels:
     CSV: a file name and a label a line, with or without a header line. JSON: an object of names and
     labels, a list of pairs, or an object whose "labels" is one of these.
     """
+    _check_is_label_file(path)
     try:
         return parse_labels(path, path.read_bytes())
     except OSError as error:
-        raise DataError(f"cannot read the labels {str(path)!r}: {error.strerror}") from error
+        raise DataError(
+            f"cannot read the labels {str(path)!r}: {error.strerror}. labels= takes the path of a .csv, .tsv "
+            "or .json file, from here or from the dataset's folder, or a mapping of file names to labels."
+        ) from error
 
 
 def parse_labels(path: Path, content: bytes) -> Labels:
     """The label of each file name, from the content of the file that the path names."""
+    _check_is_label_file(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"the labels {str(path)!r} are not UTF-8 text: {error.reason}") from error
-    if path.suffix.lower() == ".json":
-        pairs = _from_json(path, text)
-    elif path.suffix.lower() in (".csv", ".tsv"):
-        pairs = _from_csv(path, text)
-    else:
-        raise DataError(f"labels come from a .csv or .json file, but got {str(path)!r}")
+    pairs = _from_json(path, text) if path.suffix.lower() == ".json" else _from_csv(path, text)
     labels: dict[str, int | str] = {}
     for name, label in pairs:
         if name in labels and labels[name] != label:
@@ -50,6 +51,11 @@ def parse_labels(path: Path, content: bytes) -> Labels:
             )
         labels[name] = label
     return labels
+
+
+def _check_is_label_file(path: Path) -> None:
+    if path.suffix.lower() not in _EXTENSIONS:
+        raise DataError(f"labels come from a .csv, .tsv or .json file, but got {str(path)!r}")
 
 
 def _from_csv(path: Path, text: str) -> list[tuple[str, int | str]]:

@@ -50,8 +50,12 @@ def open_source(
 ) -> Source:
     """The source for a folder, a packed file, or a pattern of packed files; a path or a URL.
 
-    `unlabelled` allows local folders of images without labels, as packed files are allowed to have none.
+    `unlabelled` allows folders of images without labels, as packed files are allowed to have none.
     """
+    if not (labels is None or isinstance(labels, str | os.PathLike | Mapping)):
+        raise ArgumentError(
+            f"labels={labels!r:.80}: expected the path of a labels file or a mapping of file names to labels."
+        )
     given = {name: value for name, value in (options or {}).items() if value is not None}
     text = os.fspath(path)
     if is_url(text):
@@ -59,7 +63,9 @@ def open_source(
         if files is not None:
             return open_packed(without_secrets(text), files, labels, given, limits)
         _check_no_options(given, without_secrets(text))
-        return RemoteFolder(text, labels, extensions=extensions, options=remote, limits=limits)
+        return RemoteFolder(
+            text, labels, extensions=extensions, options=remote, limits=limits, unlabelled=unlabelled
+        )
     if os.path.isdir(text) and not os.path.isfile(os.path.join(text, "data.mdb")):
         _check_no_options(given, text)
         return Folder(path, labels, extensions=extensions, limits=limits, unlabelled=unlabelled)

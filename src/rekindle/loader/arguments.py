@@ -9,6 +9,7 @@ from collections.abc import Sized
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.distributed import rank_and_world
 from rekindle.choose.importance import name_of
+from rekindle.core.state_fields import MOST_EPOCHS
 from rekindle.errors import ArgumentError, StateError
 from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.cache.memory_budget import Memory, checked_memory
@@ -52,6 +53,12 @@ def check(seed: object, executor: object, on_error: object, error_budget: object
             "executor='threads' does not go with an IterableDataset: threads share one copy of it. "
             "Use executor='processes', or num_workers=0."
         )
+
+
+def check_epoch(epoch: object) -> None:
+    """ArgumentError unless this is the number of an epoch."""
+    if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCHS:
+        raise ArgumentError(f"set_epoch: expected an integer from 0 to {MOST_EPOCHS}, but got {epoch!r}")
 
 
 def check_workers(num_workers: object) -> None:

@@ -19,6 +19,7 @@ from rekindle.errors import StateError
 from rekindle.loader import stream_state
 from rekindle.loader.settings import LoaderSettings
 from rekindle.run import BadSample
+from rekindle.run.hugging_face import is_hugging_face
 
 _VERSION = 1
 _MOST_SEED = 2**63 - 1
@@ -43,7 +44,9 @@ def identity(settings: LoaderSettings, importance: str) -> Identity:
         "importance": importance,
     }
     if settings.order is OrderKind.ITERABLE:  # Each worker has its own part of the dataset.
-        found["num_workers"] = max(1, settings.num_workers)
+        # A Hugging Face stream shuffles otherwise without workers than with one.
+        least = 0 if is_hugging_face(settings.dataset) else 1
+        found["num_workers"] = max(least, settings.num_workers)
     return found
 
 
@@ -94,15 +97,18 @@ def load(
     *,
     has_generator: bool,
     is_stateful: bool = False,
+    deals_itself_out: bool = False,
 ) -> tuple[Position, list[BadSample]]:
     """The position in a state; StateError, naming the field, if the state is another loader's or damaged.
 
     `steps` is how many batches an epoch has, where that is known. `has_generator` says whether the loader was
-    given a generator, `is_stateful` whether its iterable dataset has a state of its own. Nothing is used
-    before all of it is checked.
+    given a generator, `is_stateful` whether its iterable dataset has a state of its own, `deals_itself_out`
+    whether it can go on with another number of workers. Nothing is used before all of it is checked.
     """
     fields = check_version(state)
     for name, here in identity.items():
+        if name == "num_workers" and deals_itself_out:
+            continue
         saved = fields.get(name)
         if type(saved) is not type(here) or saved != here:
             raise StateError(
@@ -117,7 +123,12 @@ def load(
     follows_sampler = identity["order"] == OrderKind.SAMPLER.value
     position.sampler_state = _sampler(fields, follows_sampler, position.step)
     position.iterable = stream_state.load(
-        fields, identity.get("num_workers"), has_generator=has_generator, is_stateful=is_stateful
+        fields,
+        identity.get("num_workers"),
+        int(identity["batch_size"] or 1),
+        has_generator=has_generator,
+        is_stateful=is_stateful,
+        deals_itself_out=deals_itself_out,
     )
     if steps is not None:
         check_steps(position, steps)

@@ -18,19 +18,17 @@ from torch.utils.data import (
     MapDataPipe,
     Sampler,
     default_collate,
-    default_convert,
 )
 
-from rekindle.choose import OrderKind, PlannedSampler, Redundancy
+from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_state
 from rekindle.choose.importance.session import ImportanceSession
+from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
-from rekindle.choose.sampler_epochs import told_sampler
+from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.seeding import before_an_epoch, draw_seed
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Batch, Sample
-from rekindle.core.state_fields import MOST_EPOCHS
-from rekindle.errors import ArgumentError
 from rekindle.loader import accelerate, arguments, checkpoint
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
@@ -39,6 +37,7 @@ from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, OnError
+from rekindle.run.hugging_face import deals_itself_out, epoch_of, follow_epoch, is_hugging_face
 from rekindle.run.stream_reader import is_stateful
 from rekindle.ship import BatchInfo, yielded
 from rekindle.ship.device_options import Placement
@@ -129,7 +128,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._seed_is_given = seed is not None
         self.seed = draw_seed(put_back=self._order is OrderKind.SAMPLER) if seed is None else seed
         if self._order is OrderKind.SHUFFLED and seed is not None:
-            self._show_order()
+            # Not for a seed that was drawn: each of several processes has drawn another.
+            show_order(self, seed)
         if not is_iterable:
             self._own_sampler = self._index_sampler, self.sampler
         self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
@@ -153,22 +153,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._importance: ImportanceSession | None = None
         if importance is not None:
             size: int = len(dataset)  # type: ignore[arg-type]
+            shuffled = self._order is OrderKind.SHUFFLED
+            refresh = self._reuse.planning.refresh_by_use(shuffled, self.batch_size or 1, self.drop_last)
             self._importance = ImportanceSession(
-                importance, size, self.seed, self._counters, self._reuse.redundant
+                importance, size, self.seed, self._counters, self._reuse.redundant, refresh
             )
         self._progress, self._epochs = Progress(), Epochs()
         self._close_with_the_loader()
         accelerate.install()
-
-    def _show_order(self) -> None:
-        """Let `loader.sampler` give our order, for frameworks that re-create a loader from its parts.
-
-        Not for a seed that was drawn: each of several processes has drawn another.
-        """
-        sampler = PlannedSampler(self.dataset, self.seed)  # type: ignore[arg-type]
-        self.__dict__["sampler"] = sampler
-        if self.batch_sampler is not None:
-            self.batch_sampler.sampler = sampler  # type: ignore[attr-defined]
 
     def _close_with_the_loader(self) -> None:
         weakref.finalize(self, self._epochs.close_idle)
@@ -203,7 +195,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             arguments.check_reuse(self.reuse, self.final_transform, order, self.sampler, own_batches)
             arguments.check_redundancy(self.redundancy, order, seed, self.reuse)
             arguments.check_importance(self.importance, order, seed, self.reuse)
-        position = self._epochs.next_position(self._progress.position, self._told_sampler)
+        position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
         return self._epochs.start(self._settings(), position, self._progress, self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -212,16 +204,15 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         For scripts that save the epoch's number and no more. A sampler's `set_epoch` is called as well, or
         that of an iterable dataset. A loader that stands within this epoch (`load_state_dict`) goes on there.
         """
-        if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCHS:
-            raise ArgumentError(f"set_epoch: expected an integer from 0 to {MOST_EPOCHS}, but got {epoch!r}")
+        arguments.check_epoch(epoch)
         is_iterable = self._order is OrderKind.ITERABLE
-        told: Any = self.dataset if is_iterable else told_sampler(self._told_sampler)
-        if callable(getattr(told, "set_epoch", None)):
-            told.set_epoch(epoch)
+        follows: Any = self.dataset if is_iterable else epoch_sampler(self._sampler_to_set)
+        if callable(getattr(follows, "set_epoch", None)):
+            follows.set_epoch(epoch)
         self._epochs.requested = epoch
 
     @property
-    def _told_sampler(self) -> object:
+    def _sampler_to_set(self) -> object:
         """The sampler whose `set_epoch` counts."""
         if self._order is OrderKind.ITERABLE:
             return None
@@ -300,14 +291,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return self._reuse.planning.steps(plain, samples, self.batch_size or 1, self.drop_last)
 
     def __repr__(self) -> str:
-        values = {**vars(self), "shuffle": self._order is OrderKind.SHUFFLED or None}
-        if self._order is not OrderKind.SAMPLER:  # torch fills these in.
-            values |= {"sampler": None, "batch_sampler": None}
-        if self.batch_size is not None:
-            values["batch_sampler"] = None
-        if self.collate_fn in (default_collate, default_convert):
-            values["collate_fn"] = None
-        return represent(type(self), self.dataset, values, signature(DataLoader.__init__))
+        return represent(self, self._order, signature(DataLoader.__init__))
 
     # Checkpoints.
 
@@ -325,6 +309,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         saved = checkpoint.save(self._identity(), position, seen)
         if self._importance is not None:
             saved["importance_state"] = session_state.save(self._importance)
+        if is_hugging_face(self.dataset):
+            saved["dataset_epoch"] = epoch_of(self.dataset)
         return saved
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -346,6 +332,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             len(self) if steps_are_known else None,
             has_generator=self.generator is not None,
             is_stateful=is_stateful(self.dataset),
+            deals_itself_out=self.executor != "threads"
+            and deals_itself_out(self.dataset, self._reuse.iterable_view()),
         )
         if self._importance is not None:
             importance = self._importance.copied(self._counters)
@@ -353,6 +341,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             steps = session_state.steps_at(importance, position, self.batch_size or 1, self.drop_last)
             checkpoint.check_steps(position, steps)
             self._importance = importance
+        follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
         self.seed, self._epochs.next_epoch = identity["seed"], position.epoch
@@ -366,25 +355,13 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _settings(self) -> LoaderSettings:
         """The arguments as they are now: torch lets scripts change most of them between epochs."""
-        return LoaderSettings(
-            dataset=self.dataset,
+        return LoaderSettings.of(
+            self,
             order=self._order,
             index_sampler=None if self._order is OrderKind.ITERABLE else self._index_sampler,
-            batch_size=self.batch_size,
             batched=self._auto_collation,
-            drop_last=self.drop_last,
-            collate_fn=self.collate_fn,
-            num_workers=self.num_workers,
             executor=self.executor,
-            context=self.multiprocessing_context,
-            worker_init_fn=self.worker_init_fn,
             prefetch_factor=self._given_prefetch,
-            persistent_workers=self.persistent_workers,
-            timeout=self.timeout,
-            in_order=self.in_order,
-            pin_memory=self.pin_memory,
-            pin_memory_device=self.pin_memory_device,
-            generator=self.generator,
             seed=self.seed,
             reuse=self._reuse,
             importance=self._importance,

@@ -186,8 +186,8 @@ class EpochIterator:
         """Tell reuse what the training loop gets."""
         if self._accounting is not None:
             importance = self._settings.importance
-            uses = None if importance is None else importance.scores.uses
-            self._accounting.note(yielded(ready), batch, self._settings.reuse.store, uses)
+            scores = None if importance is None else importance.scores
+            self._accounting.note(yielded(ready), batch, self._settings.reuse.store, scores)
 
     def _warn_of_length(self) -> None:
         """Warn, as torch does, if an iterable dataset gives more than it said."""

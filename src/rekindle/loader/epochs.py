@@ -10,7 +10,7 @@ from typing import cast
 
 from rekindle.choose import OrderKind, PlannedEpochs, SamplerOrders, iterable_orders
 from rekindle.choose.position import Position
-from rekindle.choose.sampler_epochs import ToldEpoch
+from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.core.changes import Watched
@@ -27,7 +27,7 @@ class Epochs:
     def __init__(self) -> None:
         self.next_epoch = 0
         self.requested: int | None = None  # what `set_epoch` has made the next one
-        self._told = ToldEpoch()
+        self._sampler_epoch = SamplerEpoch()
         self._idle = IdleRunner()
         self._current: weakref.ref[EpochIterator] | None = None
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
@@ -44,7 +44,7 @@ class Epochs:
         once = settings.persistent_workers and settings.order is not OrderKind.ITERABLE
         kept_seed = self._kept_worker_seed if once else None
         if settings.order is OrderKind.SAMPLER:
-            position.sampler = _follow_sampler(settings, position, kept_seed, self._told)
+            position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
         runner = self._idle.take(settings.watched, settings.persistent_workers)
@@ -78,13 +78,13 @@ class Epochs:
     def next_position(self, position: Position, sampler: object) -> Position:
         """Where the next epoch begins: at `position`, unless it has begun there, or another is asked for.
 
-        That is by `set_epoch`, the loader's or a sampler's. Told the epoch of the position, it stays there.
+        That is by `set_epoch`, the loader's or a sampler's. If it is the position's own, it stays there.
         """
-        if not self._told.is_of(sampler):
-            self._told = ToldEpoch(sampler)
-        told, requested = self._told.news(), self.requested
+        if not self._sampler_epoch.is_of(sampler):
+            self._sampler_epoch = SamplerEpoch(sampler)
+        in_sampler, requested = self._sampler_epoch.newly_set(), self.requested
         self.requested = None
-        wanted = told if requested is None else requested
+        wanted = in_sampler if requested is None else requested
         if position.begun:
             return Position(self.next_epoch if wanted is None else wanted)
         return position if wanted in (None, position.epoch) else Position(wanted)
@@ -103,7 +103,7 @@ class Epochs:
             sampler.go_back(position.step, position.ahead)
         elif sampler is not None:
             position.sampler_state = sampler.resume_after(position.step)
-            position.sampler = _follow_sampler(settings, position, kept_seed, self._told)
+            position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
         if position.iterable is not None:
             position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers > 0:
@@ -205,7 +205,7 @@ def _start_runner(settings: LoaderSettings, base_seed: int, watched: Watched | N
 
 
 def _follow_sampler(
-    settings: LoaderSettings, position: Position, kept_seed: int | None, told: ToldEpoch
+    settings: LoaderSettings, position: Position, kept_seed: int | None, sampler_epoch: SamplerEpoch
 ) -> SamplerOrders:
     assert settings.index_sampler is not None
     planning, batch_size = settings.reuse.planning, settings.batch_size or 1
@@ -220,7 +220,7 @@ def _follow_sampler(
         keep_recent=settings.bad_samples.on_error == "substitute",
         refresh=planning.refresh(),
         plan_of=planning.plan_of_sampler(position.epoch, batch_size, settings.drop_last),
-        told=told,
+        sampler_epoch=sampler_epoch,
     )
 
 

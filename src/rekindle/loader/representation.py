@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from typing import Any
+
+from torch.utils.data import DataLoader, default_collate, default_convert
+
+from rekindle.choose import OrderKind
 
 _DATASET_CHARACTERS = 60
 
 
-def represent(kind: type, dataset: object, values: Mapping[str, Any], constructor: inspect.Signature) -> str:
-    """`DataLoader(…)` with those of the `values` that are not the constructor's defaults."""
-    shown = [_dataset(dataset)]
+def represent(loader: DataLoader[Any], order: OrderKind, constructor: inspect.Signature) -> str:
+    """`DataLoader(…)` with those of its arguments that are not the constructor's defaults."""
+    values = _given(loader, order)
+    shown = [_dataset(loader.dataset)]
     for name, parameter in constructor.parameters.items():
         if name != "dataset" and name in values and _differs(values[name], parameter.default):
             shown.append(f"{name}={_value(values[name])}")
-    return f"{kind.__name__}({', '.join(shown)})"
+    return f"{type(loader).__name__}({', '.join(shown)})"
+
+
+def _given(loader: DataLoader[Any], order: OrderKind) -> dict[str, Any]:
+    """The loader's attributes, without those that torch has filled in."""
+    values = {**vars(loader), "shuffle": order is OrderKind.SHUFFLED or None}
+    if order is not OrderKind.SAMPLER:
+        values |= {"sampler": None, "batch_sampler": None}
+    if loader.batch_size is not None:
+        values["batch_sampler"] = None
+    if loader.collate_fn in (default_collate, default_convert):
+        values["collate_fn"] = None
+    return values
 
 
 def _differs(value: object, default: object) -> bool:

@@ -8,6 +8,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
+import torch.utils.data
 
 from rekindle.choose import OrderKind
 from rekindle.choose.importance.session import ImportanceSession
@@ -49,6 +50,51 @@ class LoaderSettings:
     device: Placement
     bad_samples: BadSamples
     counters: Counters
+
+    @classmethod
+    def of(
+        cls,
+        loader: torch.utils.data.DataLoader[Any],
+        *,
+        order: OrderKind,
+        index_sampler: Iterable[Index] | None,
+        batched: bool,
+        executor: Executor,
+        prefetch_factor: int | None,
+        seed: int,
+        reuse: ReuseSession,
+        importance: ImportanceSession | None,
+        device: Placement,
+        bad_samples: BadSamples,
+        counters: Counters,
+    ) -> LoaderSettings:
+        """These settings, and torch's arguments as they are now."""
+        return cls(
+            dataset=loader.dataset,
+            order=order,
+            index_sampler=index_sampler,
+            batch_size=loader.batch_size,
+            batched=batched,
+            drop_last=loader.drop_last,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            executor=executor,
+            context=loader.multiprocessing_context,
+            worker_init_fn=loader.worker_init_fn,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+            timeout=loader.timeout,
+            in_order=loader.in_order,
+            pin_memory=loader.pin_memory,
+            pin_memory_device=loader.pin_memory_device,
+            generator=loader.generator,
+            seed=seed,
+            reuse=reuse,
+            importance=importance,
+            device=device,
+            bad_samples=bad_samples,
+            counters=counters,
+        )
 
     @property
     def chosen_executor(self) -> ChosenExecutor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -11,10 +12,12 @@ from rekindle.choose.position import DatasetState, IterablePosition
 from rekindle.choose.sampler_generators import checked_generator, checked_generators
 from rekindle.core.state_fields import MOST, StateFields, shown
 from rekindle.errors import StateError
+from rekindle.run.resumed_parts import RESUMED, Part, dealt
 
 State: TypeAlias = dict[str, Any]
 
 _MOST_SEED = 2**63 - 1
+_MOST_WORKERS = 2**16
 _PARTS = ("dataset", "iterator", "generators")
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
 
@@ -45,7 +48,13 @@ def _saved(state: DatasetState | None) -> State | None:
 
 
 def load(
-    fields: StateFields, workers: object, *, has_generator: bool, is_stateful: bool
+    fields: StateFields,
+    workers: object,
+    batch_size: int,
+    *,
+    has_generator: bool,
+    is_stateful: bool,
+    deals_itself_out: bool,
 ) -> IterablePosition | None:
     """The position in a checkpoint; StateError, naming the field, if this loader cannot go on from it."""
     if fields.get("iterable") is None:
@@ -58,15 +67,40 @@ def load(
         generator = checked_generator(saved, "generator")
     elif has_generator:
         saved.refuse("generator", "this loader has a generator, but the state of one is missing")
-    datasets = _datasets(saved, workers, is_stateful)
-    if saved.get("made") is None:  # Saved between two epochs.
-        return IterablePosition(generator, datasets=datasets)
-    made, turn = _counts(saved, "made", workers), saved.integer("turn", most=workers - 1)
+    before = fields.integer("num_workers", most=_MOST_WORKERS) if deals_itself_out else workers
+    readers = max(1, before)
+    datasets = _datasets(saved, readers, is_stateful, deals_itself_out)
+    if saved.get("made") is None:  # Saved between two epochs: such a dataset keeps nothing.
+        return IterablePosition(generator, datasets=datasets if before == workers else None)
+    made, turn = _counts(saved, "made", readers), saved.integer("turn", most=readers - 1)
     base_seed = saved.integer("base_seed", most=_MOST_SEED)
-    return IterablePosition(generator, base_seed, made, turn, datasets)
+    position = IterablePosition(generator, base_seed, made, turn, datasets)
+    return position if before == workers else _dealt(position, before, max(1, workers), batch_size)
 
 
-def _datasets(fields: StateFields, workers: int, is_stateful: bool) -> tuple[DatasetState | None, ...] | None:
+def _dealt(position: IterablePosition, before: int, workers: int, batch_size: int) -> IterablePosition:
+    """The position of so many workers `before` for another number of them."""
+    made = position.made or ()
+    parts: list[Part] = []
+    for worker in range(len(made)):
+        value, passes = position.dataset(worker)
+        saved = pickle.loads(value) if isinstance(value, bytes) and len(passes) == 1 else {}
+        skip = passes[-1] * batch_size
+        if RESUMED in (saved.get("iterator") or ()):  # Dealt before; taken behind every batch, so skip is 0.
+            parts += saved["iterator"][RESUMED]
+        else:
+            parts.append(Part(worker=worker, workers=before, state=saved.get("dataset"), skip=skip))
+    states = [
+        {"dataset": None, "iterator": {RESUMED: dealt_parts}, "generators": {}}
+        for dealt_parts in dealt(parts, workers)
+    ]
+    datasets = tuple(DatasetState(pickle.dumps(state, pickle.HIGHEST_PROTOCOL)) for state in states)
+    return replace(position, made=(0,) * workers, turn=0, datasets=datasets)
+
+
+def _datasets(
+    fields: StateFields, workers: int, is_stateful: bool, deals_itself_out: bool
+) -> tuple[DatasetState | None, ...] | None:
     if "datasets" not in fields.names() or fields.get("datasets") is None:
         return None
     datasets = fields.get("datasets")
@@ -76,12 +110,12 @@ def _datasets(fields: StateFields, workers: int, is_stateful: bool) -> tuple[Dat
         )
     path = fields.path("datasets")
     return tuple(
-        None if one is None else _loaded(StateFields(one, f"{path}[{worker}]"), is_stateful)
+        None if one is None else _loaded(StateFields(one, f"{path}[{worker}]"), is_stateful, deals_itself_out)
         for worker, one in enumerate(datasets)
     )
 
 
-def _loaded(saved: StateFields, is_stateful: bool) -> DatasetState:
+def _loaded(saved: StateFields, is_stateful: bool, deals_itself_out: bool) -> DatasetState:
     passes = _counts(saved, "passes")
     if saved.get("state") is None:
         return DatasetState(None, passes)
@@ -93,6 +127,8 @@ def _loaded(saved: StateFields, is_stateful: bool) -> DatasetState:
             f"{saved.path('state')}: saved with a dataset that has state_dict and load_state_dict, and this "
             "loader's has none. Make the loader with the same dataset."
         )
+    if deals_itself_out and state.get("iterator") is not None:
+        _check_parts(state.inner("iterator"))
     generators = checked_generators(state.inner("generators"))
     value: State = {part: state.get(part) for part in _PARTS} | {"generators": generators}
     try:
@@ -100,6 +136,16 @@ def _loaded(saved: StateFields, is_stateful: bool) -> DatasetState:
     except RecursionError:
         saved.refuse("state", "the dataset's own state is nested too deeply")
     return DatasetState(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), passes)
+
+
+def _check_parts(fields: StateFields) -> None:
+    """StateError unless this is what `ResumedParts.state_dict` gave."""
+    for number, part in enumerate(fields.entries(RESUMED, dict)):
+        one = StateFields(part, f"{fields.path(RESUMED)}[{number}]")
+        one.integer("worker", most=max(0, one.integer("workers", most=_MOST_WORKERS) - 1))
+        one.integer("skip")
+        if one.get("state") is not None:
+            one.inner("state")
 
 
 def _counts(fields: StateFields, name: str, length: int | None = None) -> tuple[int, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.scores import Scores
 from rekindle.core.samples import Batch
 from rekindle.reuse.cache.store import Store
 from rekindle.reuse.planning import ReusePlanning
@@ -35,16 +35,14 @@ class ReuseAccounting:
         self._views: ViewCounter | None = None
         self._samples = self._planned = self._recomputed = 0
 
-    def note(
-        self, yielded: YieldedBatch, batch: Batch, store: Store | None, uses: NDArray[np.int64] | None
-    ) -> None:
+    def note(self, yielded: YieldedBatch, batch: Batch, store: Store | None, scores: Scores | None) -> None:
         """Count a batch, and let go of the cached parts that were used for the last time.
 
-        `uses` are the samples' own, where a method of importance chooses.
+        `scores` are the samples' own, where a method of importance chooses.
         """
         order, redundant = yielded.order, self._redundant
         if redundant is not None:
-            redundant.stats.record(order, yielded.ids, self._planning.plain_refresh(), uses)
+            redundant.stats.record(order, yielded.ids, self._planning.plain_refresh(), scores)
         if self._reuse is None:
             return
         if self._views is None:

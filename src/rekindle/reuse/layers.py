@@ -14,6 +14,7 @@ from rekindle.errors import ArgumentError
 from rekindle.prepare.steps.outcomes import Outcomes, uniform
 from rekindle.prepare.steps.step import Step
 from rekindle.prepare.third_party_transforms import is_albumentations
+from rekindle.reuse.settings import STAGES
 
 Transform: TypeAlias = Callable[[Sample], Sample]
 _STEP_AND_LAYER = re.compile(r"(\w+)(?:\[(\d+)\])?$")
@@ -133,17 +134,26 @@ def find_split(layers: Sequence[Layer], split: int | str) -> int:
                 return index
     elif type(split) is int and 0 <= split <= len(layers):
         return split
-    shown = ", ".join(f"{index}: {layer}" for index, layer in enumerate(layers)) or "none"
     raise ArgumentError(
         f"split={split!r}: there is no such step. Name the first step that is to be recomputed each time, or "
-        f"give its number; the steps are {shown}."
+        f"give its number; the steps are {_numbered(layers)}."
     )
 
 
 def end_of(layers: Sequence[Layer], step: str) -> int:
     """How many layers come before the end of a step, or of one layer of it."""
-    end = find_split(layers, step) + 1
+    try:
+        end = find_split(layers, step) + 1
+    except ArgumentError:
+        raise ArgumentError(
+            f"Echo(after={step!r}): there is no such stage or step. Give {', '.join(map(repr, STAGES))}, or "
+            f"name the step whose result is to be repeated; the steps are {_numbered(layers)}."
+        ) from None
     if not step.endswith("]"):
         while end < len(layers) and layers[end].number:
             end += 1
     return end
+
+
+def _numbered(layers: Sequence[Layer]) -> str:
+    return ", ".join(f"{index}: {layer}" for index, layer in enumerate(layers)) or "none"

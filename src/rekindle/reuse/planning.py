@@ -13,7 +13,8 @@ from rekindle.choose import Choice, EpochPlan, Refresh, plan_echo, plan_epoch
 from rekindle.choose.batch_orders import PlanOf
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.echo_order import echo_plan, echoed_length
-from rekindle.choose.plan import batches_per_epoch
+from rekindle.choose.plan import batches_per_epoch, left_out_of
+from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.prepare.native import encoded_lengths
 from rekindle.reuse.settings import Echo, Refurbish
 
@@ -58,10 +59,25 @@ class ReusePlanning:
             return lambda epoch: plan(size=len(dataset), epoch=epoch, seed=seed, **layout)
         balance = reuse.balance is not None
         costs = self.costs() if reuse.balance == "cost" else None
-        refresh = self.refresh()
+        refresh, size = self.refresh(), len(dataset)
+        left_out = left_out_of(size, layout["batch_size"], layout["drop_last"])
+        if choice is None and redundant is None and left_out:
+            served = size - left_out
+            size = size if layout["shuffle"] else served  # In order, those behind the last batch never come.
+            refresh = Refresh(size, reuse.factor, seed, served)
         return lambda epoch: plan(
-            size=len(dataset), epoch=epoch, seed=seed, refresh=refresh, balance=balance, costs=costs, **layout
+            size=size, epoch=epoch, seed=seed, refresh=refresh, balance=balance, costs=costs, **layout
         )
+
+    def refresh_by_use(self, shuffle: bool, batch_size: int, drop_last: bool) -> RefreshByUse | None:
+        """What decides which of the samples that a method of importance chose are recomputed.
+
+        Near-duplicates that share results keep to their turns instead.
+        """
+        if not isinstance(self._reuse, Refurbish):
+            return None
+        shared = self._redundant is not None and self._redundant.substitutes
+        return RefreshByUse(self._reuse.factor, batch_size, drop_last, shuffle, shared)
 
     def plan_of_sampler(
         self, epoch: int, batch_size: int, drop_last: bool

@@ -162,7 +162,7 @@ class ReuseSession:
 
     @property
     def last_split(self) -> int:
-        """The last place where the dataset can be split."""
+        """The last split point that the dataset has."""
         return self._split.last
 
     def resume(self, seed: int, split: int | None) -> None:

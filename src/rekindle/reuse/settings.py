@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeGuard
 
 from rekindle.errors import ArgumentError
-from rekindle.reuse.cache.codecs import Jpeg
+from rekindle.reuse.cache.codecs import Jpeg, find_codec
 from rekindle.reuse.cache.memory_budget import Memory, checked_memory
 
-AFTER = ("read", "decode", "augment", "batch")
+STAGES = ("read", "decode", "augment", "batch")
 _BUFFERED_SAMPLES, _BUFFERED_BATCHES = 4096, 16  # of echoes, by default
 
 
@@ -53,6 +53,7 @@ class Refurbish:
     def __post_init__(self) -> None:
         _check_factor("Refurbish", self.factor)
         checked_memory(self.memory)
+        find_codec(self.codec)
         if self.balance not in ("cost", "misses", None):
             raise ArgumentError(f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None.")
         if not (_is_number(self.min_diversity) and 0 <= self.min_diversity <= 1):
@@ -96,7 +97,10 @@ class Echo:
         _check_factor("Echo", self.factor)
         checked_memory(self.memory)
         if not isinstance(self.after, str):
-            raise ArgumentError(f"Echo: after is {self.after!r}. Give one of {AFTER}, or a step's name.")
+            raise ArgumentError(
+                f"Echo: after is {self.after!r}. Give a stage ({', '.join(map(repr, STAGES))}) or the name "
+                "of a step, such as 'RandomResizedCrop'."
+            )
         if not (self.shuffle is None or (type(self.shuffle) is int and self.shuffle >= 0)):
             raise ArgumentError(
                 f"Echo: shuffle is {self.shuffle!r}. Give the size of the buffer, 0 for none, or None."

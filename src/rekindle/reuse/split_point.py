@@ -19,6 +19,7 @@ from rekindle.reuse.cache.memory_budget import memory_budget
 from rekindle.reuse.compose_search import FoundCompose, find_compose
 from rekindle.reuse.diversity import Diversity, in_turn, left_by_reuse
 from rekindle.reuse.layers import Layer, end_of, find_split, layers_of
+from rekindle.reuse.settings import STAGES
 from rekindle.reuse.split_check import check_split
 from rekindle.reuse.split_dataset import (
     BEFORE_DECODING,
@@ -81,7 +82,7 @@ class SplitPoint:
             return None if asked.split == "auto" else self._possible(find_split(self._layers, asked.split))
         if asked.after == "read":
             return BEFORE_DECODING if self._native else 0
-        if asked.after == "decode" or not has_steps:
+        if asked.after == "decode" or (asked.after in STAGES and not has_steps):
             return 0
         if asked.after == "augment":
             return min(_last_random(self._layers) + 1, self.last)

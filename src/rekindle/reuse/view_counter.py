@@ -71,6 +71,7 @@ class ViewCounter:
     def _hash(self, ids: list[int], images: torch.Tensor, rows: list[int]) -> None:
         nbytes = images[0].nbytes
         left = _MAX_BYTES
+        watched: list[tuple[int, torch.Tensor]] = []
         for id_, row in zip(ids, rows, strict=True):
             if id_ in self._dropped:
                 continue
@@ -79,7 +80,10 @@ class ViewCounter:
                 self._dropped.add(id_)
                 self._hashes.pop(id_, None)
             else:
-                self._hashes.setdefault(id_, []).append(view_hash(_in_memory_order(images[row])))
+                watched.append((id_, _in_memory_order(images[row])))
+        for id_, view in watched:
+            if id_ not in self._dropped:
+                self._hashes.setdefault(id_, []).append(view_hash(view))
 
     def counted(self) -> CountedViews | None:
         """What was counted so far; None if no sample was watched."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from rekindle.run.messages import CheckCopy, CopyChecked, Event, WorkerDied
+from rekindle.run.messages import CheckCopy
 from rekindle.run.worker_pool import WorkerPool
 
 _WAIT = 0.5  # seconds, before dead workers are looked for
 
 
 class CopyChecks:
-    """What workers have answered. `receive` handles the messages that are there."""
+    """What workers have answered. `receive` handles messages, after waiting for them so many seconds."""
 
-    def __init__(self, pool: WorkerPool, receive: Callable[[], None]) -> None:
+    def __init__(self, pool: WorkerPool, receive: Callable[[float], None]) -> None:
         self._pool, self._receive = pool, receive
         self._epoch = -1  # before which they are to check
         # By worker and epoch: where epochs are short, one that is not even asked about may be begun already.
@@ -29,12 +29,13 @@ class CopyChecks:
         for worker in range(self._pool.size):
             self._pool.send(worker, [CheckCopy(epoch)])
 
-    def note(self, worker: int, message: Event) -> None:
-        """Note an answer, or that workers died: their replacements have a new copy."""
-        if isinstance(message, CopyChecked):
-            self._answers[worker, message.epoch] = message.unchanged
-        elif isinstance(message, WorkerDied):
-            self._answers |= {(one, self._epoch): True for one in message.rows}
+    def note(self, worker: int, epoch: int, unchanged: bool) -> None:
+        """Note a worker's answer."""
+        self._answers[worker, epoch] = unchanged
+
+    def renewed(self, workers: Iterable[int]) -> None:
+        """Note that workers died: their replacements have a new copy."""
+        self._answers |= {(worker, self._epoch): True for worker in workers}
 
     def are_unchanged(self) -> bool:
         """Whether it is proven that no worker has changed its copy; waits for the answers."""
@@ -42,5 +43,4 @@ class CopyChecks:
             answers = [answer for (_, epoch), answer in self._answers.items() if epoch == self._epoch]
             if not all(answers) or len(answers) == self._pool.size:
                 return all(answers)
-            self._pool.wait(_WAIT)
-            self._receive()
+            self._receive(_WAIT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rekindle.core.state_fields import MOST_EPOCHS, StateFields
+
 # Where such a dataset keeps a loaded state. Every later pass of the same epoch would start there again.
 _LOADED = "_starting_state_dict"
 
@@ -14,6 +16,22 @@ def is_hugging_face(dataset: object) -> bool:
 def forget_loaded_state(dataset: object) -> None:
     """Let the next pass begin at the beginning; the one that has begun goes on from the state."""
     setattr(dataset, _LOADED, None)
+
+
+def epoch_of(dataset: object) -> int:
+    """The epoch that such a dataset was told, by which it shuffles."""
+    return int(dataset.epoch)  # type: ignore[attr-defined]
+
+
+def follow_epoch(dataset: object, fields: StateFields) -> None:
+    """Tell such a dataset the epoch that a checkpoint is of: in any other it would not go on, but begin."""
+    if is_hugging_face(dataset) and "dataset_epoch" in fields.names():
+        dataset.set_epoch(fields.integer("dataset_epoch", most=MOST_EPOCHS))  # type: ignore[attr-defined]
+
+
+def deals_itself_out(dataset: object, as_read: object) -> bool:
+    """Whether a dataset, read as it is, deals itself out to any number of workers."""
+    return dataset is as_read and is_hugging_face(dataset)
 
 
 def loses_samples(dataset: object) -> bool:

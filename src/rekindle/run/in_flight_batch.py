@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from rekindle.choose.position import DatasetState
 from rekindle.core.samples import Batch, Index
 from rekindle.run.bad_samples import BadSample, BatchFailures, bad_rows
 from rekindle.run.batch_layout import Layout
-from rekindle.run.messages import Kind, SampleError, Spent, Unit
+from rekindle.run.messages import Done, Kind, SampleError, Unit
 from rekindle.run.slots import Slot
 
 
@@ -45,15 +45,11 @@ class InFlightBatch:
     turns: int | list[int]
     slot: Slot | None = None
     layout: Layout | None = None
-    strings: dict[int, tuple[str | bytes, ...]] = field(default_factory=dict)
-    sizes: list[int] | None = None
-    packed: bytes | None = None
+    results: list[tuple[Part, Done]] = field(default_factory=list)  # what has come back, part by part
     errors: dict[int, SampleError] = field(default_factory=dict)
     failures: BatchFailures = field(default_factory=BatchFailures)
-    spent: list[Spent] = field(default_factory=list)  # the workers' time, a part each
-    ended: bool = False
     missing: int = 0  # rows at the end that a stream had no samples for
-    fresh: list[bool] | None = None  # which samples are not reused, where workers report it
+    fresh_before: list[bool] | None = None  # of the same order, when it was sent before
     dataset_state: DatasetState | None = None  # of the worker's iterable dataset behind this batch
 
     @classmethod
@@ -67,12 +63,13 @@ class InFlightBatch:
     ) -> dict[int, list[Unit]]:
         """The messages that have these parts of the batch loaded, by worker."""
         units: dict[int, list[Unit]] = {}
+        batch_turn = self.order.batch_turn
         for number in numbers:
-            unit = self._unit(number, seed, worker_seed, timed)
+            unit = self._unit(number, seed, worker_seed, batch_turn, timed)
             units.setdefault(self.parts[number].worker, []).append(unit)
         return units
 
-    def _unit(self, number: int, seed: int, worker_seed: int, timed: bool) -> Unit:
+    def _unit(self, number: int, seed: int, worker_seed: int, batch_turn: int, timed: bool) -> Unit:
         part, generations, turns = self.parts[number], self.generations, self.turns
         rows = slice(part.start, part.stop)
         return Unit(
@@ -81,7 +78,7 @@ class InFlightBatch:
             kind=self.kind,
             seed=seed,
             worker_seed=worker_seed,
-            batch_turn=self.order.batch_turn,
+            batch_turn=batch_turn,
             step=self.order.step,
             start=part.start,
             indices=self.indices[rows],
@@ -122,38 +119,35 @@ class InFlightBatch:
             worker=self.parts[0].worker,
             memory=memory,
             layout=self.layout,
-            strings=[self.strings[row] for row in sorted(self.strings)],
-            sizes=self.sizes or [],
+            strings=self._strings(),
+            sizes=self.results[-1][1].sizes or [],
             bad=sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices))),
-            fresh=self.fresh,
+            fresh=self.fresh(),
             dataset_state=self.dataset_state,
         )
 
-    def note_fresh(self, part: Part, fresh: list[bool]) -> None:
-        """Note which samples of a part were not reused; all that a stream had, if it is one."""
-        if self.kind == "stream":
-            self.fresh = fresh
-            return
-        if self.fresh is None:
-            self.fresh = [False] * len(self.indices)
-        for row, is_fresh in enumerate(fresh, part.start):
-            self.fresh[row] |= is_fresh  # It may have been computed for a part that had to be sent again.
+    def fresh(self) -> list[bool] | None:
+        """Which samples were not reused, of those that are back; None if workers do not report it."""
+        fresh = None if self.fresh_before is None else [*self.fresh_before]
+        for part, done in self.results:
+            if done.fresh is None:
+                continue
+            if self.kind == "stream":
+                return done.fresh  # of all that it had
+            fresh = [False] * len(self.indices) if fresh is None else fresh
+            for row, is_fresh in enumerate(done.fresh, part.start):
+                fresh[row] |= is_fresh  # It may have been computed for a part that had to be sent again.
+        return fresh
 
-    def keep_strings(self, part: Part, columns: list[list[str | bytes]]) -> None:
-        """Note the strings of the rows that did not fail."""
-        good = [row for row in range(part.start, part.stop) if row not in self.errors]
-        self.strings.update(zip(good, zip(*columns, strict=True), strict=True))
-
-
-def lost_parts(batches: Iterable[InFlightBatch], worker: int) -> list[tuple[InFlightBatch, int]]:
-    """What a worker was sent and has not brought back, in the order in which it would have."""
-    lost = [
-        (batch, number)
-        for batch in batches
-        for number, part in enumerate(batch.parts)
-        if part.worker == worker and not part.done
-    ]
-    return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)
+    def _strings(self) -> list[tuple[str | bytes, ...]]:
+        """The strings of the rows that did not fail, in order."""
+        strings: dict[int, tuple[str | bytes, ...]] = {}
+        for part, done in self.results:
+            if done.objects:
+                failed = {error.row for error in done.errors}
+                good = [row for row in range(part.start, part.stop) if row not in failed]
+                strings.update(zip(good, zip(*done.objects, strict=True), strict=True))
+        return [strings[row] for row in sorted(strings)]
 
 
 def _as_list(numbers: int | NDArray[np.int64]) -> int | list[int]:

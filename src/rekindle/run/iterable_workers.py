@@ -55,5 +55,6 @@ class Streams:
         self.made[worker] += 1
         state = later(self.datasets[worker], done.dataset_state)
         can_load = state is not None and not isinstance(state.value, str)
-        self.datasets[worker] = state if state and can_load else DatasetState(None, (self.made[worker],))
+        behind = later(self.datasets[worker], b"") or self.datasets[worker]
+        self.datasets[worker] = state if state and can_load else behind
         return state

@@ -51,12 +51,11 @@ class ProcessPool:
     The numbers of a dead process go to its replacement.
     """
 
-    waits_steadily = True
-
     def __init__(
         self, job: Job, base_seed: int, context: BaseContext | None, slots: SlotPool, threads: int = 1
     ) -> None:
         self.size = job.workers
+        self.waiting = False
         self._job, self._base_seed, self._slots = job, base_seed, slots
         self._context = context or multiprocessing.get_context()
         check_main_can_be_imported(job, self._context.get_start_method())
@@ -139,15 +138,14 @@ class ProcessPool:
             line.events = events
             self._selector.modify(line.pipe, events, line.number)
 
-    def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until there are messages."""
-        self._selector.select(timeout)
-
-    def poll(self) -> list[tuple[int, Event]]:
-        """The messages of workers that are there; deaths come last."""
+    def poll(self, timeout: float) -> list[tuple[int, Event]]:
+        """The messages of workers, after waiting up to `timeout` seconds for one; deaths come last."""
         found: list[tuple[int, Event]] = []
         dead: list[_Host] = []
-        for key, events in self._selector.select(0):
+        self.waiting = timeout > 0
+        ready = self._selector.select(timeout)
+        self.waiting = False
+        for key, events in ready:
             line = self._lines[key.data]
             if events & selectors.EVENT_WRITE:
                 with contextlib.suppress(OSError):  # A worker that is gone: reading finds out.

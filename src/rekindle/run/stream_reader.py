@@ -21,6 +21,7 @@ from rekindle.core.samples import Sample
 from rekindle.reuse.echo_stream import Echoed, EchoStream
 from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, loses_samples
 from rekindle.run.job import Job
+from rekindle.run.resumed_parts import RESUMED, ResumedParts
 from rekindle.run.sample_loader import DRAW_NOTHING
 
 _SMALL = 4096  # bytes: a state of this size is taken behind every batch, one of n times that every n batches
@@ -35,6 +36,7 @@ class StreamReader:
         self._job = job
         self._iterator: Any = iter(())
         self._ended, self._is_stateful = True, False
+        self._resumed: ResumedParts | None = None  # read in place of the dataset in this pass
         self._samples: list[Sample] = []  # of the batch being made
         self._every = self._since = 1
         self._unmoved: dict[str, object] = {}  # marks of generators that nobody has drawn from in this pass
@@ -60,6 +62,12 @@ class StreamReader:
         dataset = self._job.dataset
         seed()
         self._unmoved = {one.name: one.mark() for one in GENERATORS}
+        self._resumed = None
+        if saved is not None and RESUMED in (saved["iterator"] or ()) and is_hugging_face(dataset):
+            parts, has_state = saved["iterator"][RESUMED], is_stateful(dataset)
+            self._resumed = self._iterator = ResumedParts(dataset, parts, has_state)
+            self._ended, self._is_stateful = False, True
+            return
         # In torchdata's order: the dataset's state, then its iterator, then that one's state.
         if saved is not None and saved["dataset"] is not None:
             dataset.load_state_dict(saved["dataset"])
@@ -132,11 +140,12 @@ class StreamReader:
 
         A string says why it could not be taken: that is for whoever wants to save it to know.
         """
-        dataset, iterator = self._job.dataset, self._iterator
+        iterator = self._iterator
+        dataset = self._job.dataset if self._resumed is None else iterator
         if not self._is_stateful:
             return None
         # At the end of a pass the dataset may have prepared the next one, which is no place in this one.
-        if self._ended or self._since < self._every:
+        if self._resumed is None and (self._ended or self._since < self._every):
             self._since += 1
             return b""
         try:

@@ -57,11 +57,10 @@ class ThreadChannel:
 class ThreadPool:
     """Worker threads with numbers from 0 on."""
 
-    waits_steadily = False  # A message may be lost, and the lock not be taken again.
+    waiting = False  # An interrupt may lose a message, and leave the lock released.
 
     def __init__(self, job: Job) -> None:
         self.size = job.workers
-        self._waited_for: list[tuple[int, Event]] = []
         self._messages: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
         self._channels = [ThreadChannel(number, self._messages) for number in range(self.size)]
         # Held by the training loop, except while it waits for a batch.
@@ -109,20 +108,20 @@ class ThreadPool:
         for message in messages:
             channel.inbox.put(message)
 
-    def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until there are messages; meanwhile workers may use the generators."""
-        if self._messages.empty():
+    def poll(self, timeout: float) -> list[tuple[int, Event]]:
+        """The messages of workers, after waiting up to `timeout` seconds for one.
+
+        Meanwhile workers may use the generators.
+        """
+        found: list[tuple[int, Event]] = []
+        if timeout and self._messages.empty():
             self._generators_lock.release()
             try:
-                self._waited_for.append(self._messages.get(timeout=timeout))
+                found.append(self._messages.get(timeout=timeout))
             except queue.Empty:
                 pass
             finally:
                 self._generators_lock.acquire()
-
-    def poll(self) -> list[tuple[int, Event]]:
-        """The messages of workers that are there."""
-        found, self._waited_for = self._waited_for, []
         while not self._messages.empty():
             found.append(self._messages.get())
         return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from rekindle.run.in_flight_batch import Part
+
 # A part should keep a worker busy for this long: less, and messages cost more than they help.
 _WORTHWHILE_SECONDS = 0.002
 # A batch is split into this many parts a worker, so that a slow sample holds up little.
@@ -13,12 +15,13 @@ _PARTS_PER_WORKER = 4
 _PARTS_IN_FLIGHT = 2
 
 
-class Assignment(NamedTuple):
-    """Rows of a batch, and the worker that loads them."""
+class Load(NamedTuple):
+    """A part that came back: how many rows its worker was to load, how many it did, and how long it took."""
 
-    start: int
-    stop: int
     worker: int
+    assigned: int
+    loaded: int
+    seconds: float
 
 
 class WorkSplitter:
@@ -33,13 +36,15 @@ class WorkSplitter:
         self.workers, self.whole, self._in_order = workers, whole, in_order
         self._outstanding = [0] * workers
         self._next = 0
+        self.came_back: list[Load] = []  # since the last choice
         self._sample_seconds: float | None = None
 
-    def assign(self, step: int, rows: int, *, whole: bool, batches: int) -> list[Assignment]:
+    def assign(self, step: int, rows: int, *, whole: bool, batches: int) -> list[Part]:
         """All rows of batch `step`, in parts; about so many batches are in flight."""
+        self._note_what_came_back()
         size = rows if whole or self.whole else self._part_size(rows, batches)
         return [
-            Assignment(start, stop, self.choose(step, stop - start, range(self.workers)))
+            Part(start, stop, self.choose(step, stop - start, range(self.workers)))
             for start in range(0, max(rows, 1), max(size, 1))
             for stop in (min(start + size, rows),)
         ]
@@ -54,6 +59,7 @@ class WorkSplitter:
 
     def choose(self, step: int, samples: int, among: Collection[int]) -> int:
         """The worker for a part of so many samples."""
+        self._note_what_came_back()
         if self.whole and self._in_order:
             worker = step % self.workers
         elif len(among) == self.workers:
@@ -74,10 +80,12 @@ class WorkSplitter:
         except ValueError:
             return self._outstanding.index(fewest)
 
-    def completed(self, worker: int, assigned: int, loaded: int, seconds: float) -> None:
-        """Note that a worker is done with a part, and how long its samples took."""
-        self._outstanding[worker] -= assigned
-        if loaded:
-            took = seconds / loaded
-            known = self._sample_seconds
-            self._sample_seconds = took if known is None else 0.8 * known + 0.2 * took
+    def _note_what_came_back(self) -> None:
+        """Learn which workers have less to do now, and how long their samples took."""
+        loads, self.came_back = self.came_back, []
+        for load in loads:
+            self._outstanding[load.worker] -= load.assigned
+            if load.loaded:
+                took = load.seconds / load.loaded
+                known = self._sample_seconds
+                self._sample_seconds = took if known is None else 0.8 * known + 0.2 * took

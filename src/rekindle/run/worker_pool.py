@@ -18,7 +18,7 @@ class WorkerPool(Protocol):
     """Workers with numbers from 0 on."""
 
     size: int
-    waits_steadily: bool  # an interrupt of `wait` changes nothing
+    waiting: bool  # in `poll`, for messages: an interrupt now changes nothing
 
     @property
     def workers(self) -> Sequence[BaseProcess | Thread]:
@@ -27,11 +27,8 @@ class WorkerPool(Protocol):
     def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
         """Send messages to a worker, and make the slots visible to it that they are about."""
 
-    def poll(self) -> list[tuple[int, Event]]:
-        """The messages of workers that are there, with the workers' numbers."""
-
-    def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until there are messages."""
+    def poll(self, timeout: float) -> list[tuple[int, Event]]:
+        """The messages of workers, by number, after waiting up to `timeout` seconds for the first."""
 
     def close(self) -> None:
         """End all workers."""

@@ -17,10 +17,10 @@ def unpack(ready: SlotBatch | CollatedBatch) -> Batch:
         return ready.value
     if ready.layout is None:
         return batch_pickle.decode(ready.memory, ready.sizes)
+    good = good_rows(ready)
     leaves: list[torch.Tensor | list[str | bytes] | None] = [
         *ready.layout.tensors(ready.memory, len(ready.order.indices))
     ]
-    good = good_rows(ready)
     if good is not None:
         rows = torch.from_numpy(good)
         leaves = [leaf.index_select(0, rows) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

@@ -133,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     pack.add_argument("--shards", type=int, default=1, metavar="N", help="write N files (DST-00000-of-0000N)")
     pack.add_argument("--workers", type=_positive, metavar="N", help="number of threads (one a core)")
-    pack.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
+    pack.add_argument(
+        "--skip-broken", action="store_true", help="decode every image, and leave out those that cannot be"
+    )
     pack.add_argument("--overwrite", action="store_true", help="replace DST if it exists")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.set_defaults(run=_pack)

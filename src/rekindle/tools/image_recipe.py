@@ -57,9 +57,12 @@ def is_raw(index: int, recipe: Recipe) -> bool:
     return int((index + 1) * recipe.raw_share) > int(index * recipe.raw_share)
 
 
-def prepare(stored: Stored, index: int, recipe: Recipe) -> bytes:
-    """The bytes to store for a sample; DecodeError if it must be decoded and cannot be."""
-    if recipe.is_plain:
+def prepare(stored: Stored, index: int, recipe: Recipe, check: bool = False) -> bytes:
+    """The bytes to store for a sample; DecodeError if it must be decoded and cannot be.
+
+    `check` has every image decoded, those that are stored as they are too.
+    """
+    if recipe.is_plain and not check:
         return as_ppm(grey_to_rgb(stored)) if isinstance(stored, np.ndarray) else bytes(stored)
     raw = is_raw(index, recipe)
     if isinstance(stored, np.ndarray):
@@ -71,9 +74,12 @@ def prepare(stored: Stored, index: int, recipe: Recipe) -> bytes:
 
         data = bytes(stored)
         header = read_header(data)
-        if not raw and _stays(recipe, header.height, header.width):
+        stays = not raw and _stays(recipe, header.height, header.width)
+        if stays and not check:
             return data
         pixels = decode_with(header, data)
+        if stays:
+            return data
     if recipe.resize is not None:
         pixels = shrink(pixels, recipe.resize)
     return as_ppm(pixels) if raw else as_jpeg(pixels, recipe.quality or _QUALITY)

@@ -28,7 +28,7 @@ from rekindle.tools.pack_shards import ShardPacker
 from rekindle.tools.pack_workspace import workspace
 from rekindle.tools.shared_arguments import ProgressCallback, Samples, as_source, progress_of, thread_count
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def pack(
         shards: How many files to write: `train.tar` becomes `train-00000-of-00008.tar` and so on.
         workers: How many threads prepare images; one a core by default.
         overwrite: Whether to replace files that exist.
-        skip_broken: Whether to leave out images that cannot be read, instead of stopping at the first.
+        skip_broken: Whether to decode every image and leave out those that cannot be, instead of stopping at
+            the first that cannot be read.
         progress: Whether to show a progress bar (on a terminal only), or a function that is called with the
             numbers of samples and bytes done since its last call.
 

@@ -110,7 +110,8 @@ class ShardPacker:
     def _sample(self, index: int) -> SpooledSample:
         label = self._source.target(index)
         try:
-            data = image_recipe.prepare(self._source.copy(index), index, self._recipe)
+            stored = self._source.copy(index)
+            data = image_recipe.prepare(stored, index, self._recipe, check=self._skip_broken)
         except RemoteError:  # Not the sample's fault: a later run may be able to read it.
             raise
         except (DataError, OSError) as error:

@@ -138,7 +138,12 @@ def workspace(target: Path) -> Iterator[Workspace]:
             continue
         try:
             if folder.is_in_place:
-                yield Workspace(folder, parent)
+                try:
+                    yield Workspace(folder, parent)
+                except BaseException:
+                    if not set(folder.names()) - {MARKER, "lock"}:  # Refused before anything was done.
+                        parent.remove_private(folder.path.name)
+                    raise
                 return
         finally:
             os.close(lock)

@@ -11,6 +11,7 @@ from rekindle.choose.batch_orders import BatchOrder
 from rekindle.choose.duplicates.substitution import reads_saved
 from rekindle.choose.plan import EpochPlan
 from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.scores import Scores
 
 
 class DuplicateStats:
@@ -27,16 +28,20 @@ class DuplicateStats:
         order: BatchOrder,
         ids: NDArray[np.int64],
         plain: Refresh | None,
-        uses: NDArray[np.int64] | None,
+        scores: Scores | None,
     ) -> None:
-        """Count a yielded batch; `plain` is the schedule without substitution, `uses` as in `Scores`."""
+        """Count a yielded batch; without substitution, `plain` or `scores` say what would be recomputed."""
         np.add.at(self._yielded, ids, 1)
         plan = order.plan
         if plan is None or plan.substituted_ids is None or plain is None:
             return
         if plan is not self._plan or self._saved is None:
-            turns = plan.epoch if uses is None else uses[plan.substituted_ids] - 1
-            self._plan, self._saved = plan, reads_saved(plan, plain, turns)
+            ids = plan.substituted_ids
+            if scores is None:
+                due = plain.generations(ids, plan.epoch) == plan.epoch
+            else:
+                due = scores.made[ids] == scores.uses[ids] - 1
+            self._plan, self._saved = plan, reads_saved(plan, due)
         rows = plan.rows(order.step)
         self.substituted += int((plan.substituted_ids[rows] != plan.ids[rows]).sum())
         self.reads_saved += int(self._saved[rows].sum())

@@ -40,6 +40,11 @@ class DuplicatePolicy:
             return plain
         return SubstitutingRefresh.over(self.epochs.turns, plain.factor, plain.seed)
 
+    @property
+    def substitutes(self) -> bool:
+        """Whether near-duplicates share a cached result."""
+        return not self._removes
+
     def superseded(self, order: BatchOrder) -> NDArray[np.int64]:
         """The samples whose cached results are not used again after this batch; they may be dropped."""
         if self._removes:

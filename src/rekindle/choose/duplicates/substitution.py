@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from rekindle.choose.batch_orders import BatchOrder
 from rekindle.choose.duplicates.group_turns import GroupTurns
 from rekindle.choose.plan import EpochPlan
-from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.refresh_schedule import Refresh, first_of_each
 from rekindle.core.counter_rng import NEXT_DRAW
 
 
@@ -38,11 +38,11 @@ class SubstitutingRefresh(Refresh):
 
     def recomputed(self, ids: NDArray[np.int64], fresh: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of the `fresh` samples the first one of each unit: the others use its result."""
-        rows = np.flatnonzero(fresh)
-        firsts = np.unique(self.group_turns.index.units[ids[rows]], return_index=True)[1]
-        recomputed = np.zeros(len(ids), dtype=bool)
-        recomputed[rows[firsts]] = True
-        return recomputed
+        return first_of_each(self.group_turns.index.units[ids], fresh)
+
+    def next_turns(self, ids: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
+        """The turn after `turns` in which the result of each sample's unit is recomputed next."""
+        return super().next_turns(self.group_turns.index.units[np.asarray(ids)], turns)
 
     def substitute(self, plan: EpochPlan, turns: NDArray[np.int64] | int) -> EpochPlan:
         """The plan with each sample replaced by the member whose result its unit uses.
@@ -61,14 +61,9 @@ class SubstitutingRefresh(Refresh):
         return replace(plan, ids=substitutes, substituted_ids=planned, turns=views, fresh=fresh)
 
 
-def reads_saved(plan: EpochPlan, plain: Refresh, turns: NDArray[np.int64] | int) -> NDArray[np.int8]:
-    """For each row of such a plan 1 if its own sample would have been computed, less 1 if one is.
-
-    `plain` is the schedule without substitution, and `turns` are those that the rows' own samples would have
-    in it.
-    """
+def reads_saved(plan: EpochPlan, due: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """For each row of such a plan 1 if its own sample would have been computed (`due`), less 1 if one is."""
     assert plan.substituted_ids is not None
-    due = plain.generations(plan.substituted_ids, turns) == turns
     firsts = np.zeros(len(due), dtype=bool)  # A sample that occurs more than once is computed once.
     firsts[np.unique(plan.substituted_ids, return_index=True)[1]] = True
     saved: NDArray[np.int8] = (due & firsts).astype(np.int8) - plan.fresh.astype(np.int8)

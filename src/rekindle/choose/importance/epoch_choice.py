@@ -7,20 +7,33 @@ import numpy as np
 from rekindle.choose import distributed
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.method import ImportanceMethod, name_of
+from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Scores
 from rekindle.choose.selection import Choice, validated
 
 
 def choose_samples(
-    method: ImportanceMethod, epoch: int, scores: Scores, duplicates: DuplicatePolicy | None
+    method: ImportanceMethod,
+    epoch: int,
+    scores: Scores,
+    duplicates: DuplicatePolicy | None,
+    refresh: RefreshByUse | None = None,
 ) -> Choice:
-    """What the method plans, less near-duplicates, for all ranks; counts the samples' uses in `scores`."""
+    """What the method plans, less near-duplicates, for all ranks; counts the samples' uses in `scores`.
+
+    With `refresh`, it says which of them are recomputed; that is noted in `scores`, too.
+    """
     ids, weights = validated(method.plan(epoch, scores), len(scores), name_of(method))
     if duplicates is not None:
         ids, weights = duplicates.epochs.reduce(ids, weights, epoch)
     rank, world = distributed.rank_and_world()
     choice = Choice(ids, weights, scores.turns[ids], bool(method.even_batches), rank, world)
+    choice = choice.shared_evenly(scores.seed, epoch)
+    if refresh is not None:
+        recomputing, due = refresh.recompute(choice, epoch, scores)
+        scores.made[due] = scores.uses[due]
+        choice = choice if refresh.shared else recomputing
     chosen = np.unique(ids)
     scores.uses[chosen] += 1
     scores.turns[chosen if duplicates is None else duplicates.epochs.used(ids)] += 1
-    return choice.shared_evenly(scores.seed, epoch)
+    return choice

@@ -12,6 +12,7 @@ from rekindle.choose.importance.epoch_choice import choose_samples
 from rekindle.choose.importance.epoch_findings import EpochFindings
 from rekindle.choose.importance.feedback_intake import FeedbackIntake
 from rekindle.choose.importance.method import EpochPlanner, Parameter, as_method, name_of, parameters_of
+from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Findings, Scores
 from rekindle.choose.selection import Choice
 from rekindle.core.counters import Counters
@@ -37,11 +38,12 @@ class ImportanceSession:
         seed: int,
         counters: Counters,
         duplicates: DuplicatePolicy | None = None,
+        refresh: RefreshByUse | None = None,
     ) -> None:
         # A method may remember things, and be given to other loaders as well.
         self.method = as_method(copy.deepcopy(method))
         self.name = name_of(self.method)
-        self.duplicates = duplicates
+        self.duplicates, self.refresh = duplicates, refresh
         self.scores = Scores.unknown(size, seed)
         self.epoch = -1
         self.choice: Choice | None = None
@@ -57,7 +59,7 @@ class ImportanceSession:
             # Before the first epoch ranks do not wait for each other.
             if self.epoch >= 0 or distributed.rank_and_world()[1] == 1:
                 self._update_scores(ended)
-            self.choice = choose_samples(self.method, epoch, self.scores, self.duplicates)
+            self.choice = choose_samples(self.method, epoch, self.scores, self.duplicates, self.refresh)
             self.epoch = epoch
         self._findings.time_loads(self.method.wants_load_times(epoch))
         return self.choice

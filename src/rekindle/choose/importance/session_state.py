@@ -68,7 +68,7 @@ def load(session: ImportanceSession, state: object, seed: int) -> None:
         )
     size = len(session.scores)
     scores = _scores(fields, size, seed)
-    choice = _choice(fields, scores.turns)
+    choice = _choice(fields, scores, session.refresh is not None and not session.refresh.shared)
     measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
     wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
     epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)
@@ -101,11 +101,14 @@ def _scores(fields: StateFields, size: int, seed: int) -> Scores:
             saved.refuse(name, "expected a number for each sample that was measured, and NaN for all others")
     if (scores.squares > scores.count + 1).any():
         saved.refuse("squares", "larger than the squares of so many probabilities can be")
+    if (scores.made >= scores.uses).any():
+        saved.refuse("made", "expected earlier uses of the samples, as scores.uses counts them")
     scores.wait_seconds, scores.work_seconds = fields.seconds("seconds", 2)
     return scores
 
 
-def _choice(fields: StateFields, turns: NDArray[np.int64]) -> Choice | None:
+def _choice(fields: StateFields, scores: Scores, is_reused: bool) -> Choice | None:
+    turns = scores.turns
     if fields.get("ids") is None:
         return None
     ids = _ids(fields, len(turns))
@@ -122,7 +125,8 @@ def _choice(fields: StateFields, turns: NDArray[np.int64]) -> Choice | None:
             f"importance: the checkpoint was saved by one of {saved_world} ranks, this run has {world}. "
             "Save it between two trainings, or resume with as many ranks."
         )
-    return Choice(ids, weights, turns[ids] - 1, fields.boolean("even_batches"), rank, world)
+    cached = scores.made[ids].astype(np.int64) if is_reused else None
+    return Choice(ids, weights, turns[ids] - 1, fields.boolean("even_batches"), rank, world, cached)
 
 
 def _measured(fields: StateFields, size: int) -> Measured:
@@ -197,6 +201,7 @@ _RANGES = {
     "loads": _COUNT,
     "uses": _COUNT,
     "turns": _COUNT,
+    "made": _Range(-1, MOST_EPOCHS),
 }
 
 

@@ -31,6 +31,7 @@ class RemoteFolder(LabelledFiles):
         extensions: What the names of images end in, in upper or lower case.
         options: How objects are read.
         limits: How many bytes a sample may have.
+        unlabelled: Whether images may have no label at all, as in `Folder`.
 
     """
 
@@ -44,6 +45,7 @@ class RemoteFolder(LabelledFiles):
         extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
         options: RemoteOptions | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        unlabelled: bool = False,
     ) -> None:
         self._limits = limits
         self._store = RemoteStore(root, options or RemoteOptions())
@@ -56,7 +58,7 @@ class RemoteFolder(LabelledFiles):
         given = self._labels(labels, objects)
         files, self._targets = listing.files, np.empty(0, np.int64)
         if given is None:
-            self.classes, self._targets, files = from_folders(self.root, listing, extensions)
+            self.classes, self._targets, files = from_folders(self.root, listing, extensions, unlabelled)
         else:
             self.classes, self._targets = from_labels(self.root, listing, given, extensions)
         self._set_files([objects[os.fsdecode(files[number])] for number in range(len(files))], files)

@@ -7,6 +7,7 @@ goes by the content and not by the name of a file. Only those of datasets are op
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
 
 from rekindle.core.limits import Limits
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_BUFFER = re.compile(r" ?<_io\.BytesIO object at 0x[0-9a-fA-F]+>")
 _TILE_WIDTH, _TILE_HEIGHT = 322, 323  # TIFF's tags
 
 
@@ -56,5 +58,6 @@ def _opened(data: Encoded) -> ImageFile:
 
 
 def described(error: Exception) -> str:
-    """The error in one line."""
-    return f"{type(error).__name__}: {error}".replace("\n", " ")
+    """The error in one line, without the address of the buffer that Pillow read from."""
+    text = _BUFFER.sub("", str(error)).replace("\n", " ")
+    return f"{type(error).__name__}: {text}"

@@ -113,7 +113,7 @@ class Jpeg:
     in_place = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.quality <= 100:
+        if not (type(self.quality) is int and 1 <= self.quality <= 100):
             raise ArgumentError(
                 f"Jpeg(quality={self.quality!r}): give an integer from 1 (small) to 100 (good)."
             )

@@ -83,6 +83,11 @@ def index_tar(
             f"{files[0].name!r}: no member's name ends in {', '.join(extensions)}. Give the extension of the "
             "images: images=."
         )
+    if label_extension and all(label is None for label in labels):
+        raise FormatError(
+            f"{files[0].name!r}: labels={label_extension!r}, but no sample has a member with that extension. "
+            "Give the extension of the labels, or the path of a labels file (.csv, .tsv, .json)."
+        )
     numbers, own_classes = _class_numbers(files[0].name, keys, labels, has_classes=classes != [])
     table = np.array(found, dtype=np.int64).reshape(-1, 3)
     rows = make_rows(table[:, 1], table[:, 2], numbers, table[:, 0])

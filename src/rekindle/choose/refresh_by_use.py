@@ -1,0 +1,50 @@
+"""When cached results are recomputed, if an epoch has only some of the samples: the oldest first.
+
+Where samples are chosen anew for every epoch, results age by their uses, and each by its own. So what is due
+is not written down beforehand: of all uses so far one in `factor` recomputes, and in every epoch these are
+the samples without a result and then those whose result has been used most often. Only an epoch that has more
+samples without a result than its share recomputes more: those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose.plan import left_out_of
+from rekindle.choose.refresh_schedule import share_of_uses
+from rekindle.choose.scores import Scores
+from rekindle.choose.selection import Choice
+from rekindle.core import counter_rng
+
+
+@dataclass(frozen=True)
+class RefreshByUse:
+    """Decides what is recomputed of the samples that were chosen for an epoch, laid out in such batches."""
+
+    factor: float
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    shared: bool = False  # Near-duplicates share results: this only tells what each alone would recompute.
+
+    def recompute(self, choice: Choice, epoch: int, scores: Scores) -> tuple[Choice, NDArray[np.int64]]:
+        """The choice with the results that its rows use, and the samples that are recomputed, each once."""
+        left_out = left_out_of(len(choice.ids), self.batch_size, self.drop_last, choice.world)
+        rows = choice.ids if self.shuffle else choice.ids[: len(choice.ids) - left_out]
+        ids, counts = np.unique(rows, return_counts=True)
+        made = scores.made[ids]
+        drawn = counter_rng.seeds(scores.seed, ids, epoch, counter_rng.Step.RECOMPUTE)
+        oldest = np.lexsort((drawn, made - scores.uses[ids], made >= 0))  # without a result, then by age
+        served = max(len(ids) - left_out, 0) if self.shuffle else len(ids)
+        share, missing = share_of_uses(self.factor, int(scores.uses.sum()), served), int((made < 0).sum())
+        spared = min(left_out, missing - share) if self.shuffle else 0
+        if spared > 0:
+            # What is left out are first those without a result; not one that comes more than once.
+            at = np.flatnonzero(counts[oldest[:missing]] == 1)[-spared:]
+            oldest, missing = np.delete(oldest, at), missing - len(at)
+        due = ids[oldest[: max(share, missing)]]
+        fresh = np.isin(choice.ids, due)
+        return choice._replace(cached=np.where(fresh, choice.uses, scores.made[choice.ids])), due

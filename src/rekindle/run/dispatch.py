@@ -1,0 +1,152 @@
+"""Sends batches to the workers, part by part, with the memory that their rows are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rekindle.choose import BatchOrder
+from rekindle.core.counters import Counters
+from rekindle.run import slots
+from rekindle.run.batch_layout import Layout, Spec
+from rekindle.run.in_flight_batch import InFlightBatch, Part
+from rekindle.run.iterable_workers import Streams
+from rekindle.run.messages import AssignSlot, Kind, SetLayout
+from rekindle.run.window import Window
+from rekindle.run.work_splitting import WorkSplitter
+from rekindle.run.worker_pool import WorkerPool
+
+_HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
+
+
+class Dispatcher:
+    """Knows what is at the workers: the batches `in_flight`, by number, and which of them are `cancelled`.
+
+    `kind` says how batches are put together; with "rows", the `layout` is learnt from the first sample.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        slot_pool: slots.SlotPool,
+        *,
+        seed: int,
+        window: Window,
+        kind: Kind,
+        whole: bool,
+        in_order: bool,
+        counters: Counters,
+    ) -> None:
+        self._pool, self._slots, self._seed = pool, slot_pool, seed
+        self._window, self._in_order, self._counters = window, in_order, counters
+        self.splitter = WorkSplitter(pool.size, whole=whole, in_order=in_order)
+        self.streams = Streams(pool.size)
+        self.worker_seed: Callable[[int], int] = lambda _: 0  # by epoch
+        self.kind = kind
+        self.layout: Layout | None = None
+        self.batch_nbytes = 0  # of packed batches, as far as known
+        self.in_flight: dict[int, InFlightBatch] = {}
+        self.cancelled: set[int] = set()
+        self.issued = self._parts_sent = self._largest_batch = 0
+
+    def issue(self, order: BatchOrder, kind: Kind) -> InFlightBatch:
+        """Send a batch to the workers."""
+        rows = len(order.indices)
+        if rows > self._largest_batch:
+            self._largest_batch = rows
+            self._window.note_batch(rows)
+        if kind == "rows" and self.layout is not None and rows > self.layout.rows:
+            kind = "batch"  # Larger than any before: it does not fit the slots.
+        batch = InFlightBatch.of(self.issued, order, kind, self._parts_of(order, kind))
+        self.issued += 1
+        if kind == "rows" and self.layout is not None:
+            batch.layout, batch.slot = self.layout, self._slots.take(self.layout.nbytes)
+        elif kind != "rows" and self.batch_nbytes:
+            batch.slot = self._slots.take(self.batch_nbytes)
+        self.in_flight[batch.number] = batch
+        self.send_parts(batch, range(len(batch.parts)))
+        return batch
+
+    def issue_again(self, batch: InFlightBatch, kind: Kind) -> InFlightBatch:
+        """Send the same order once more; what was computed for it is found in the cache now."""
+        again = self.issue(batch.order, kind)
+        again.fresh_before = batch.fresh()
+        return again
+
+    def _parts_of(self, order: BatchOrder, kind: Kind) -> list[Part]:
+        rows = len(order.indices)
+        if kind != "stream":
+            batches = self._window.size
+            return self.splitter.assign(order.step, rows, whole=kind != "rows", batches=batches)
+        if self._in_order:
+            return [Part(0, rows, self.streams.next())]
+        return [Part(0, rows, self.splitter.choose(order.step, rows, self.streams.active))]
+
+    def send_parts(self, batch: InFlightBatch, numbers: Sequence[int]) -> None:
+        """Send some parts of a batch to their workers, all that one worker gets at once."""
+        for number in numbers:
+            batch.parts[number].sent = self._parts_sent
+            self._parts_sent += 1
+        worker_seed, timed = self.worker_seed(batch.order.epoch), self._counters.costs is not None
+        used = () if batch.slot is None else (batch.slot,)
+        for worker, units in batch.units(numbers, self._seed, worker_seed, timed).items():
+            self._pool.send(worker, units, used)
+
+    def use_layout(self, spec: Spec) -> None:
+        """Have samples written to rows of this layout from now on, those that wait for it included."""
+        layout = Layout(spec, max(self._largest_batch, 1))
+        self._window.note_batch(layout.rows, layout.nbytes)
+        self._check_room(layout.nbytes)
+        self.layout = layout
+        used: list[slots.Slot] = []
+        assigned: list[list[AssignSlot]] = [[] for _ in range(self._pool.size)]  # by worker
+        for batch in self.in_flight.values():
+            if batch.kind == "rows" and batch.number not in self.cancelled:
+                batch.layout, batch.slot = layout, self._slots.take(layout.nbytes)
+                used.append(batch.slot)
+                for number, part in enumerate(batch.parts):
+                    assigned[part.worker].append(AssignSlot(batch.number, number, batch.slot.number))
+        for worker, assignments in enumerate(assigned):
+            self._pool.send(worker, [SetLayout(layout), *assignments], used if assignments else ())
+
+    def provide_slot(self, worker: int, number: int, part: int, nbytes: int) -> None:
+        """Give a collated batch the room that it needs."""
+        if number in self.cancelled:
+            return
+        batch = self.in_flight[number]
+        if nbytes > self.batch_nbytes:
+            self.batch_nbytes = nbytes + nbytes // 8
+            self._check_room(self.batch_nbytes)
+        if batch.slot is not None:
+            self._slots.give_back(batch.slot)
+        batch.slot = self._slots.take(self.batch_nbytes)
+        self._pool.send(worker, [AssignSlot(number, part, batch.slot.number)], (batch.slot,))
+
+    def _check_room(self, nbytes: int) -> None:
+        slots.check_room(nbytes, self._window.size + _HELD_BY_CONSUMER)
+
+    def substitute_bad(self, batch: InFlightBatch) -> None:
+        """Have other samples loaded in the rows of those that failed."""
+        first_new, step = len(batch.parts), batch.order.step
+        rows = batch.substitute_bad(self._seed)
+        ranges = [(row, row + 1) for row in rows] if batch.kind == "rows" else [(0, len(batch.indices))]
+        workers = range(self._pool.size)
+        batch.parts += [Part(a, b, self.splitter.choose(step, b - a, workers)) for a, b in ranges]
+        batch.pending = len(ranges)
+        self.send_parts(batch, range(first_new, len(batch.parts)))
+
+    def brief(self, worker: int) -> None:
+        """Let a dead worker's replacement know what the others know."""
+        if self.layout is not None:
+            self._pool.send(worker, [SetLayout(self.layout)])
+        if self.kind == "stream":
+            self._pool.send(worker, [self.streams.start_message(worker)])
+
+    def lost_parts(self, worker: int) -> list[tuple[InFlightBatch, int]]:
+        """What a worker was sent and has not brought back, in the order in which it would have."""
+        lost = [
+            (batch, number)
+            for batch in self.in_flight.values()
+            for number, part in enumerate(batch.parts)
+            if part.worker == worker and not part.done
+        ]
+        return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)

@@ -1,0 +1,97 @@
+"""The rest of an epoch of a Hugging Face stream that had been dealt to another number of workers.
+
+Such a dataset deals its shards to workers by their number and how many they are. So the rest of an epoch is
+what is left of the parts that those workers had: each is read by one of the workers that there are now, part
+after part, while the dataset is told that it is read by the worker of before. No sample is lost or repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, TypedDict
+
+from torch.utils.data import _utils
+
+from rekindle.core.samples import Sample
+
+RESUMED = "resumed_parts"  # the name of such parts in what is saved of an iterator
+_END = object()
+
+
+class Part(TypedDict):
+    """What one worker of before has left of its part of the dataset."""
+
+    worker: int
+    workers: int  # 0: it was read without workers
+    state: dict[str, Any] | None  # of the dataset, as it gave it; None: at its beginning
+    skip: int  # so many samples behind that state were used
+
+
+class ResumedParts:
+    """Reads parts one after the other: an iterator with a state, as torchdata defines it."""
+
+    def __init__(self, dataset: Any, parts: list[Part], has_state: bool) -> None:
+        self._dataset, self._parts, self._has_state = dataset, list(parts), has_state
+        self._copy: Any = None  # of the dataset, which reads the first part
+        self._samples: Iterator[Sample] | None = None
+
+    def __iter__(self) -> ResumedParts:
+        return self
+
+    def __next__(self) -> Sample:
+        while self._parts:
+            part = self._parts[0]
+            with _read_by(part, self._dataset):
+                if self._samples is None:
+                    self._samples = self._begin(part)
+                sample = next(self._samples, _END)
+            if sample is not _END:
+                self._parts[0] = self._after_a_sample(part)
+                return sample
+            self._parts.pop(0)
+            self._samples = None
+        raise StopIteration
+
+    def state_dict(self) -> dict[str, list[Part]]:
+        """What is left of the parts."""
+        parts = list(self._parts)
+        if parts and self._samples is not None and self._has_state:
+            parts[0] = {**parts[0], "state": self._copy.state_dict(), "skip": 0}
+        return {RESUMED: parts}
+
+    def load_state_dict(self, state: dict[str, list[Part]]) -> None:
+        """Read these parts instead."""
+        self._parts, self._samples = list(state[RESUMED]), None
+
+    def _begin(self, part: Part) -> Iterator[Sample]:
+        # Its `__setstate__` would have a copy share what it knows with the original.
+        self._copy = object.__new__(type(self._dataset))
+        self._copy.__dict__ = dict(vars(self._dataset))
+        self._copy.load_state_dict(part["state"])
+        samples: Iterator[Sample] = iter(self._copy)
+        for _ in islice(samples, part["skip"]):
+            pass
+        return samples
+
+    def _after_a_sample(self, part: Part) -> Part:
+        return part if self._has_state else {**part, "skip": part["skip"] + 1}
+
+
+def dealt(parts: list[Part], workers: int) -> list[list[Part]]:
+    """The parts for each of so many workers: dealt to them in turn."""
+    return [parts[worker::workers] for worker in range(workers)]
+
+
+@contextmanager
+def _read_by(part: Part, dataset: Any) -> Iterator[None]:
+    """Let `get_worker_info()` be that of the worker whose part this is."""
+    own = _utils.worker._worker_info
+    worker, workers, seed = part["worker"], part["workers"], 0 if own is None else own.seed
+    info = _utils.worker.WorkerInfo(id=worker, num_workers=workers, seed=seed, dataset=dataset)
+    _utils.worker._worker_info = info if workers else None
+    try:
+        yield
+    finally:
+        _utils.worker._worker_info = own

@@ -1,0 +1,99 @@
+"""Mistakes are found where they are made, and a refused command leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import rekindle as rk
+from rekindle.tools.cli import main
+
+T = rk.transforms
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two images that decode, one cut off in the middle, and one that is none."""
+    folder = tmp_path / "train" / "cat"
+    folder.mkdir(parents=True)
+    for number in range(3):
+        Image.effect_noise((40, 40), 50).convert("RGB").save(folder / f"{number}.png")
+    whole = (folder / "2.png").read_bytes()
+    (folder / "2.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "3.jpg").write_bytes(b"no image")
+    return tmp_path / "train"
+
+
+@pytest.mark.parametrize("codec", ["gzip", 3, None, ["raw"]])
+def test_a_codec_that_does_not_exist_is_refused_at_once(codec: Any) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"codec=.*'raw', 'lz4', 'zstd', 'jpeg'"):
+        rk.Refurbish(codec=codec)
+
+
+@pytest.mark.parametrize("quality", [0, 101, 50.5, "90"])
+def test_a_jpeg_quality_is_an_integer_from_1_to_100(quality: Any) -> None:
+    with pytest.raises(rk.ArgumentError, match="quality"):
+        rk.Jpeg(quality)
+
+
+@pytest.mark.parametrize("after", [None, 3])
+def test_an_echo_after_something_that_is_no_name_lists_the_stages(after: Any) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"Echo: after is .*'read', 'decode', 'augment', 'batch'"):
+        rk.Echo(2, after=after)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_an_echo_after_an_unknown_step_names_the_argument_and_the_steps(images: Path, native: bool) -> None:
+    dataset: Any = rk.open(images, [T.RandomHorizontalFlip(), T.ToTensor()]) if native else range(10)
+    steps = "0: RandomHorizontalFlip, 1: ToTensor" if native else "none"
+    with pytest.raises(rk.ArgumentError, match=rf"^Echo\(after='decoded'\).*the steps are {steps}\.$"):
+        rk.DataLoader(dataset, reuse=rk.Echo(2, after="decoded"))
+
+
+def test_a_decoding_error_has_no_address_of_memory(images: Path) -> None:
+    with pytest.raises(rk.DecodeError, match="cannot identify image file") as refused:
+        rk.open(images)[3]
+    assert "0x" not in str(refused.value)
+
+
+def test_a_labels_file_that_is_not_there_is_named_with_what_labels_takes(images: Path) -> None:
+    with pytest.raises(rk.DataError, match=r"nothere\.csv': No such file.*labels= takes the path"):
+        rk.open(images, labels="nothere.csv")
+    with pytest.raises(rk.DataError, match=r"\.csv, \.tsv or \.json file, but got"):
+        rk.open(images, labels="nothere")
+    with pytest.raises(rk.ArgumentError, match=r"^labels=3: expected the path"):
+        rk.open(images, labels=3)  # type: ignore[arg-type]
+
+
+def test_labels_that_no_sample_of_a_tar_has_are_refused(images: Path, tmp_path: Path) -> None:
+    rk.pack(images, tmp_path / "x.tar")
+    with pytest.raises(rk.FormatError, match=r"labels='nothere', but no sample has a member"):
+        rk.open(tmp_path / "x.tar", labels="nothere")
+    assert rk.open(tmp_path / "x.tar", labels="cls").targets == [0] * 4
+
+
+@pytest.mark.parametrize("options", [[], ["--resize", "64"]])
+def test_skip_broken_decodes_also_what_is_copied_as_it_is(
+    images: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "x.tar"
+    assert main(["pack", str(images), str(target), "--skip-broken", *options]) == 0
+    shown = capsys.readouterr().err
+    assert "2.png" in shown
+    assert "3.jpg" in shown
+    packed = rk.open(target)
+    assert [packed[index][0].shape for index in range(len(packed))] == [(40, 40, 3)] * 2
+    kept = [bytes(packed.source.read(index)) for index in range(2)]
+    assert kept == [(images / f"cat/{number}.png").read_bytes() for number in range(2)]
+
+
+def test_a_refused_pack_leaves_no_working_folder(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.tar"
+    target.write_bytes(b"something else")
+    with pytest.raises(rk.ArgumentError, match="exists"):
+        rk.pack(images, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train", "x.tar"]
+    assert target.read_bytes() == b"something else"
