@@ -267,8 +267,14 @@ def test_neighbours_of_what_kills_are_never_blamed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 10
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(
+    ("how", "in_order"),
+    [
+        (signal.SIGKILL, True),
+        (signal.SIGKILL, False),
+        pytest.param(signal.SIGSTOP, True, marks=pytest.mark.slow),
+    ],
+)
 def test_all_processes_killed_at_once_cost_no_sample(how, in_order):
     loader = rk.DataLoader(Declared(400), 8, num_workers=6, in_order=in_order, prefetch_factor=1)
     iterator = iter(loader)
