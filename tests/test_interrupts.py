@@ -106,7 +106,9 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
 
 
 # Python prints, and does not raise, what is raised while it closes a generator that nobody holds any more.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:(?s)Exception ignored.*generator.*KeyboardInterrupt:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupt_at_any_call_within_next_loses_no_batch(kind: str, every: int) -> None:

@@ -274,9 +274,36 @@ def test_a_method_put_into_an_object_or_a_class_later_is_called(monkeypatch: pyt
 
 def test_a_split_keeps_the_class_whose_getitem_is_overridden(root: Path) -> None:
     dataset = OverridesFolderGetitem(rk.open(root).source, T.Compose(STEPS))
-    with pytest.raises(rk.ArgumentError, match="while loading sample 0"):
+    with pytest.raises(rk.ArgumentError, match="OverridesFolderGetitem changes what its transform returns"):
         batches(dataset, reuse=rk.Refurbish(2, split=1, balance=None))
     assert type(dataset.with_transform(None)) is OverridesFolderGetitem
+
+
+class PaintsOver(rk.ImageDataset):
+    """A corner is painted over after all steps."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        image[:4, :4] = 7
+        return image, label
+
+
+class Relabels(rk.ImageDataset):
+    """Only the label is changed after all steps."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image, label + 100
+
+
+def test_what_an_overridden_getitem_does_after_the_steps_is_never_done_before_them(root: Path) -> None:
+    source, steps = rk.open(root).source, T.Compose([T.CenterCrop(20), T.RandomHorizontalFlip(1.0)])
+    reuse = rk.Refurbish(2, split=1, balance=None)
+    with pytest.raises(rk.ArgumentError, match="splitting PaintsOver here changes its output"):
+        batches(PaintsOver(source, steps), reuse=reuse)
+    dataset = Relabels(source, steps)
+    images, labels = next(iter(rk.DataLoader(dataset, batch_size=3, seed=1, reuse=reuse)))
+    assert same([images.numpy(), labels.tolist()], [np.stack([dataset[i][0] for i in range(3)]), [100] * 3])
 
 
 def test_own_steps_are_recognised_by_their_class() -> None:

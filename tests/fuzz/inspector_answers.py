@@ -98,6 +98,7 @@ def answers() -> list[bytes]:
         _seed(samples, b"r" + struct.pack("<4q", 0, 100, 100, 4)),
         _seed({"read": [0, 10]}).removesuffix(b"\0n") + _seed({"unsupported": "it"}),
         _seed({"corrupt": "it"}),
+        _seed({"images": {**stored, "shape": [1], "dtype": "<i8", "size": 8}, "base": 0}),
     ]
 
 

@@ -209,7 +209,7 @@ def mutated_example(rng: np.random.Generator) -> bytes:
             case _:
                 fields.insert(at, feature(b"image/class/label", chosen(rng, (1, 2, 3, 3)), 5))
     content = message(example)
-    if rng.integers(6) == 0:  # A length that is not that of its content.
+    if content and rng.integers(6) == 0:  # A length that is not that of its content.
         at = int(rng.integers(len(content)))
         content = content[:at] + encode_varint(chosen(rng, EXTREMES_64)) + content[at + 1 :]
     return content

@@ -1,6 +1,7 @@
 """The native boundary under numba's bounds checking: no compiled loop indexes outside of its arrays."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,15 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-FILES = (
-    *("test_kernel.py", "test_pipeline.py", "test_decode.py", "test_images.py", "test_hdf5.py"),
-    *(path.name for path in sorted(TESTS.glob("test_transforms_*.py"))),
-    "hostile/test_hostile_images.py",
+# What tests name that run compiled code: steps, images, files of them and the kernels themselves.
+COMPILED = re.compile(
+    r"ToTensor|Resize|ArrayImages|rk\.open\b|rekindle\.prepare|transforms|lzf|golden_configurations"
 )
+FILES = [
+    str(path.relative_to(TESTS))
+    for path in sorted(TESTS.rglob("test_*.py"))
+    if path != Path(__file__) and COMPILED.search(path.read_text())
+]
 # An index that is wrong on purpose is found: otherwise the run below would check nothing.
 PROBE = """
 import numba, numpy

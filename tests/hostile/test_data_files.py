@@ -324,3 +324,18 @@ def test_json_that_is_none_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         parse_json(text)
     assert not issubclass(RecursionError, RekindleError)
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDBFF", "\\udc41"])
+def test_a_name_that_is_half_a_character_is_refused(half: str) -> None:
+    """Python keeps it, and whoever writes or shows the name later raises UnicodeEncodeError."""
+    with pytest.raises(ValueError, match="half a character"):
+        parse_json(f'{{"x": ["{half}"]}}')
+    with pytest.raises(ValueError, match="half a character"):
+        parse_json(f'{{"{half}": 1}}'.encode())
+    with pytest.raises(ValueError, match="invalid"):
+        parse_json(b'{"x": "\xed\xa0\x80"}')
+
+
+def test_whole_characters_and_bytes_of_file_names_are_read() -> None:
+    assert parse_json(r'["\ud83d\ude00", "\udcff"]') == ["\U0001f600", "\udcff"]

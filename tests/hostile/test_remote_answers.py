@@ -254,6 +254,22 @@ def test_no_error_shows_a_secret(liar, url, headers):
     assert "forbidden.tar" in str(caught.value)
 
 
+def test_nothing_that_is_opened_shows_a_secret(liar):
+    url = f"http://me:pw5ecret@{liar.host}/true.tar?sig=s1gnature"
+    data = open_source(url, remote=options({"X-Api-Key": "k3y-of-mine"}))
+    (file,) = data.files
+    shown = repr([data, file, file.reader, file.object, file.for_indexing(), data.path(0), data.version()])
+    assert not [secret for secret in SECRETS if secret in shown], shown
+    assert "true.tar" in repr(file.object)
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;title\x07", "\x9b2J", "\u202egpj", "\udcff"])
+def test_no_error_shows_what_a_terminal_would_obey(liar, name):
+    with pytest.raises(rk.RemoteError) as caught:
+        rk.open(f"http://{liar.host}/forbidden.{name}.tar", remote=options(deadline=1.0))
+    assert everything(caught.value).replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -17,7 +17,13 @@ import torch
 from torch.utils.data import _utils
 
 from rekindle.core import direct_rng
-from rekindle.core.public_rng import GlobalGenerator, NumPyGenerator, PythonGenerator, TorchGenerator
+from rekindle.core.public_rng import (
+    GlobalGenerator,
+    NumPyGenerator,
+    PythonGenerator,
+    RandomSource,
+    TorchGenerator,
+)
 
 __all__ = ["GENERATORS", "GlobalGenerator", "generators", "generators_kept", "marks", "seed_like_torch"]
 
@@ -51,7 +57,7 @@ def seed_like_torch(base_seed: int, worker: int) -> None:
 
 
 @contextmanager
-def generators_kept(generators: tuple[GlobalGenerator, ...]) -> Iterator[None]:
+def generators_kept(generators: tuple[RandomSource, ...]) -> Iterator[None]:
     """A context after which these generators are as they were before."""
     restores = [generator.save() for generator in generators]
     try:

@@ -25,10 +25,8 @@ Seeder: TypeAlias = Callable[[int], None]  # seeds a generator for a row of a ba
 Restore: TypeAlias = Callable[[], None]
 
 
-class GlobalGenerator(Protocol):
-    """A global random number generator that a dataset may draw from."""
-
-    name: str
+class RandomSource(Protocol):
+    """A random number generator that a dataset may draw from."""
 
     def mark(self) -> object:
         """A value that is equal before and after a piece of code only if that drew nothing."""
@@ -38,6 +36,12 @@ class GlobalGenerator(Protocol):
 
     def save(self) -> Restore:
         """A function that restores the state as it is now; it may be called more than once."""
+
+
+class GlobalGenerator(RandomSource, Protocol):
+    """A random number generator that all code of a process draws from."""
+
+    name: str
 
     def save_tensor(self) -> torch.Tensor:
         """The state as a tensor, for a checkpoint."""
@@ -50,7 +54,7 @@ class GlobalGenerator(Protocol):
 
 
 class PythonGenerator:
-    """Python's `random`; `generator` is another one in tests."""
+    """Python's `random`, or another generator of its kind."""
 
     name = "python"
 
@@ -98,7 +102,7 @@ def _python_state(state: object) -> tuple[int, tuple[int, ...], float | None]:
 
 
 class NumPyGenerator:
-    """The functions of `numpy.random` (not its `Generator` objects, which belong to whoever made them)."""
+    """The functions of `numpy.random`, or another generator of their kind."""
 
     name = "numpy"
 
@@ -198,6 +202,58 @@ class TorchGenerator:
 
     def check_tensor(self, state: object) -> None:
         check_torch(state)
+
+
+class OwnNumPyGenerator:
+    """A `numpy.random.Generator` of somebody's own."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._bit_generator = generator.bit_generator
+
+    def mark(self) -> object:
+        return _comparable(self._bit_generator.state)
+
+    def seeder(self, seeds: NDArray[np.uint64]) -> Seeder:
+        kind, bit_generator, numbers = type(self._bit_generator), self._bit_generator, seeds.tolist()
+
+        def seed(row: int) -> None:
+            bit_generator.state = kind(numbers[row]).state
+
+        return seed
+
+    def save(self) -> Restore:
+        bit_generator, state = self._bit_generator, self._bit_generator.state
+
+        def restore() -> None:
+            bit_generator.state = state
+
+        return restore
+
+
+class OwnTorchGenerator:
+    """A `torch.Generator` of somebody's own, on the CPU."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def mark(self) -> object:
+        return self._generator.get_state().numpy().tobytes()
+
+    def seeder(self, seeds: NDArray[np.uint64]) -> Seeder:
+        numbers: list[int] = (seeds >> np.uint64(1)).tolist()
+
+        def seed(row: int) -> None:
+            self._generator.manual_seed(numbers[row])
+
+        return seed
+
+    def save(self) -> Restore:
+        state = self._generator.get_state()
+
+        def restore() -> None:
+            self._generator.set_state(state)
+
+        return restore
 
 
 def _table(number: int) -> NDArray[np.uint64]:

@@ -32,6 +32,7 @@ class Epochs:
         self._current: weakref.ref[EpochIterator] | None = None
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
         self._planned: PlannedEpochs | None = None
+        self._planned_size = 0  # of the dataset, when the next epoch was planned
 
     def start(
         self, settings: LoaderSettings, position: Position, progress: Progress, loader: Sized
@@ -47,7 +48,11 @@ class Epochs:
             position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
-        runner = self._idle.take(settings.watched, settings.persistent_workers)
+        runner = self._idle.take(
+            settings.watched,
+            persistent=settings.persistent_workers,
+            copies=settings.chosen_executor == "processes",
+        )
         if runner is None:
             settings.reuse.prepare()
             runner = self._start_runner(settings, base_seed)
@@ -60,6 +65,7 @@ class Epochs:
             raise
         if self._planned is not None:
             self._planned.plan_ahead()  # Now that workers are busy.
+            self._planned_size = len(settings.dataset)
         again = partial(self._begin_again, settings, position, base_seed, kept_seed)
         iterator = EpochIterator(settings, runner, position, progress, self._end, again, loader)
         self._current = weakref.ref(iterator)
@@ -112,9 +118,12 @@ class Epochs:
         self._give_orders(settings, runner, position, base_seed, kept_seed)
         return runner
 
-    def is_ahead_at(self, position: Position) -> bool:
-        """Whether workers are already loading batches from this position on."""
-        return self._idle.is_ahead_at(position)
+    def _is_ahead_at(self, position: Position, dataset: Sized) -> bool:
+        """Whether workers are already loading the batches from this position on, of a dataset of this size.
+
+        Persistent workers keep their copies of it; how many samples it has, the script decides.
+        """
+        return self._idle.is_ahead_at(position) and len(dataset) == self._planned_size
 
     def close(self) -> None:
         """End the workers; an epoch that goes on ends with them."""
@@ -146,7 +155,7 @@ class Epochs:
             iterable_runner.begin_iterable(orders, settings.batch_size or 1, position.iterable)
         elif position.sampler is not None:
             cast("MapRunner", runner).begin(position.sampler, lambda _: base_seed)
-        elif not self._idle.is_ahead_at(position):
+        elif not self._is_ahead_at(position, settings.dataset):
             seed_of_epoch: Callable[[int], int] = partial(worker_seed, settings.seed)
             if kept_seed is not None:
                 seed_of_epoch = lambda _: base_seed  # noqa: E731

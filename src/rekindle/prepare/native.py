@@ -110,6 +110,7 @@ OURS = (NativeImages, ImageDataset, ArrayImages)
 # Methods that give samples or parts of them. A subclass that overrides one of them gets its `__getitem__`
 # called.
 _GIVES_SAMPLES = ("__getitem__", "sample", "write", "write_many", "split", "raw", "label")
+_GIVES_WHOLE_SAMPLES = ("__getitem__", "sample")
 
 
 def as_native(dataset: object) -> NativeDataset | None:
@@ -127,6 +128,11 @@ def as_native(dataset: object) -> NativeDataset | None:
 def is_unmodified(dataset: NativeImages) -> bool:
     """Whether no subclass of our datasets overrides how this one makes its samples."""
     return _has_only(dataset, _GIVES_SAMPLES, _OWN_METHODS) and getattr(dataset, "__getitems__", None) is None
+
+
+def changes_whole_samples(dataset: NativeImages) -> bool:
+    """Whether a subclass of our datasets may do something to a sample after its last step."""
+    return not _has_only(dataset, _GIVES_WHOLE_SAMPLES, _OWN_METHODS)
 
 
 def _is_torchs(dataset: Subset[object]) -> bool:

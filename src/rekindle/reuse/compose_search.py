@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from rekindle.core.samples import Sample
+from rekindle.prepare.native import changes_whole_samples
 from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentations
 from rekindle.reuse.layers import is_compose, layers_of
@@ -47,7 +48,8 @@ def find_compose(dataset: Any) -> FoundCompose:
 def with_compose_replaced(dataset: Any, part: Part) -> Any:
     """A copy of a dataset that calls `part` wherever it would call its Compose."""
     if isinstance(dataset, NativeImages):
-        if own_steps(dataset.transform) is not None:
+        # What a subclass does to a whole sample, it does after all steps: they must stay within it.
+        if own_steps(dataset.transform) is not None and not changes_whole_samples(dataset):
             return _Transformed(dataset.with_transform(None), part)
         return dataset.with_transform(part)
     replaced = copy.copy(dataset)

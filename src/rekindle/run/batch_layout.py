@@ -172,6 +172,9 @@ def columns(samples: list[Sample], spec: Spec) -> list[list[Sample]]:
         return [samples]
     if {*map(type, samples)} - {spec.source} or {*map(len, samples)} - {len(spec.parts)}:
         raise MismatchError
+    # Torch's batch has its keys in the order of its own first sample, not in that of the first batch's.
+    if spec.keys is not None and samples and tuple(samples[0]) != spec.keys:
+        raise MismatchError
     found: list[list[Sample]] = []
     try:
         for number, part in enumerate(spec.parts):

@@ -44,8 +44,9 @@ class CachingLoader(SampleLoader):
         exclusive: Exclusive | None = None,
         on_row: OnRow | None = None,
         draws: bool = True,
+        holders: tuple[object, ...] = (),
     ) -> None:
-        super().__init__(dataset, exclusive, on_row, draws)
+        super().__init__(dataset, exclusive, on_row, draws, (*holders, reused.split))
         self._split, self._cache = reused.split, reused.store
         self._partial_seeders: list[Seeder] = []
         self._final_seeders: list[Seeder] = []
@@ -172,8 +173,8 @@ def sample_loader(
 ) -> SampleLoader:
     """The loader for the samples of a job, parts of which may be reused."""
     if job.reused is None:
-        return SampleLoader(job.dataset, exclusive, on_row, job.draws)
-    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws)
+        return SampleLoader(job.dataset, exclusive, on_row, job.draws, (job.collate_fn,))
+    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws, (job.collate_fn,))
 
 
 def _writable(cached: Sample) -> Sample:

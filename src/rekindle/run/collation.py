@@ -44,8 +44,8 @@ def _unequal(values: Sequence[Any], where: str = "") -> str | None:
                 found = _unequal([value[key] for value in values], f"{where} at {key!r}")
                 if found is not None:
                     return found
-    elif isinstance(first, tuple | list):
-        for number in range(min(len(value) for value in values if isinstance(value, tuple | list))):
+    elif all(isinstance(value, tuple | list) for value in values):
+        for number in range(min(map(len, values))):
             found = _unequal([value[number] for value in values], where)
             if found is not None:
                 return found

@@ -63,16 +63,22 @@ class IdleRunner:
         if runner.copies is not None:
             runner.copies.ask(epoch)
 
-    def take(self, roots: tuple[object, ...], persistent: bool) -> Runner | None:
-        """The idle runner, if there is one and its workers' copies are what they would get now."""
+    def take(self, roots: tuple[object, ...], *, persistent: bool, copies: bool) -> Runner | None:
+        """The idle runner, if there is one and its workers' copies are what they would get now.
+
+        Those that persist keep the copies that they got at first. Threads have none (`copies`): what they
+        have loaded ahead is thrown away if something was changed since.
+        """
         runner = self._runner
         if runner is None or runner.closed:
             return None
         if persistent:
+            if not copies and self._ahead is not None and not self._is_unchanged(roots):
+                self._ahead = None
+                self.watch(roots)
             return runner
         self._runner = None
-        watched = self._watched
-        if watched is not None and watched.is_unchanged(*roots):
+        if self._is_unchanged(roots):
             try:
                 if runner.copies is None or runner.copies.are_unchanged():
                     return runner
@@ -81,6 +87,9 @@ class IdleRunner:
                 _LOGGER.debug("workers start afresh: %s", error)
         runner.close()
         return None
+
+    def _is_unchanged(self, roots: tuple[object, ...]) -> bool:
+        return self._watched is not None and self._watched.is_unchanged(*roots)
 
     def is_ahead_at(self, position: Position) -> bool:
         """Whether the runner taken last is at work on this position; if so, only once."""

@@ -1,4 +1,4 @@
-"""Samples of a dataset, with the global generators seeded for each.
+"""Samples of a dataset, with the generators seeded for each: the global ones and those that it holds.
 
 Whether a dataset draws random numbers cannot be known beforehand. So it is run as it is; if it draws from a
 generator, that generator is seeded from the sample's key from then on, and what was loaded without is
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate, default_convert
 
 from rekindle.core import counter_rng
-from rekindle.core.global_rng import GENERATORS, GlobalGenerator
+from rekindle.core.global_rng import GENERATORS, generators_kept
+from rekindle.core.held_generators import HeldGenerator, held_generators
+from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
@@ -30,8 +32,8 @@ Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
 Images: TypeAlias = NDArray[np.uint8 | np.float32]  # the rows of a batch that images are written to
 LoadOne: TypeAlias = Callable[[int], Sample]  # the sample of a row
 LoadAll: TypeAlias = Callable[[], list[Sample]]
-Marks: TypeAlias = dict[GlobalGenerator, object]
-Exclusive: TypeAlias = Callable[[tuple[GlobalGenerator, ...]], AbstractContextManager[None]]
+Marks: TypeAlias = dict[RandomSource, object]
+Exclusive: TypeAlias = Callable[[tuple[RandomSource, ...]], AbstractContextManager[None]]
 OnRow: TypeAlias = Callable[[int], None]
 
 DRAW_NOTHING = (default_collate, default_convert)
@@ -74,10 +76,10 @@ def rows_of(turns: Turns, rows: slice) -> Turns:
 class SampleLoader:
     """Loads samples, batches and collations of one dataset, all as functions of their keys.
 
-    `exclusive` makes a context in which no other thread uses the global generators, and after which they are
-    as they were; a worker process needs none. `on_row` is called with the row that is being loaded, if the
-    request is a `careful` one. With `draws=False`, the dataset is known not to draw from the global
-    generators.
+    `exclusive` makes a context in which no other thread uses the generators, and after which they are as they
+    were; in a worker process that matters only for those that the dataset holds. `on_row` is called with the
+    row that is being loaded, if the request is a `careful` one. With `draws=False`, the dataset is known not
+    to draw from any generator. `holders` are what may hold generators beside the dataset.
     """
 
     def __init__(
@@ -86,23 +88,28 @@ class SampleLoader:
         exclusive: Exclusive | None = None,
         on_row: OnRow | None = None,
         draws: bool = True,
+        holders: tuple[object, ...] = (),
     ) -> None:
         self.dataset = dataset
         self.seconds = 0.0  # spent in the dataset since the caller last set it to zero
         self.costs: list[Cost] = []  # of single samples, if they were timed; cleared by the caller
         self.fresh: list[bool] = []  # which samples were not found in a cache, if there is one; as `costs`
-        self._exclusive = exclusive or (lambda _: nullcontext())
+        self._exclusive = exclusive or self._keep_held
         self._on_row = on_row
         self._native = as_native(dataset)
-        self._generators = GENERATORS if draws else ()
-        self._drawn_from: tuple[GlobalGenerator, ...] = ()
+        self._generators: tuple[RandomSource, ...] = GENERATORS if draws else ()
+        self._holders: tuple[object, ...] | None = (
+            (dataset, *holders) if draws else None
+        )  # not looked into yet
+        self._held: tuple[HeldGenerator, ...] = ()
+        self._drawn_from: tuple[RandomSource, ...] = ()
         self._marks: Marks = {}  # of the generators that the dataset is not known to draw from
         self._settled = not self._generators  # Something was loaded: what it draws from is known so far.
 
     @property
     def drew_nothing(self) -> bool:
-        """Whether the dataset has been used, and has not drawn from any generator so far."""
-        return self._settled and not self._drawn_from
+        """Whether the dataset has been used, holds no generator and has not drawn from any so far."""
+        return self._settled and not self._drawn_from and not self._held
 
     def load(
         self,
@@ -230,6 +237,9 @@ class SampleLoader:
 
     def _run(self, attempt: Callable[[Marks], Result]) -> Result:
         """What an attempt returns once it draws from no generator that was not seeded for it."""
+        if self._holders is not None:  # Not before: a `worker_init_fn` may put in other generators.
+            self._held = held_generators(*self._holders)
+            self._generators, self._holders = (*self._generators, *self._held), None
         with self._exclusive(self._generators):
             started = time.perf_counter()
             try:
@@ -249,6 +259,9 @@ class SampleLoader:
                         return result
             finally:
                 self.seconds += time.perf_counter() - started
+
+    def _keep_held(self, _: tuple[RandomSource, ...]) -> AbstractContextManager[None]:
+        return generators_kept(self._held) if self._held else nullcontext()
 
     def _found_draws(self, marks: Marks) -> bool:
         """Whether a generator was drawn from since it was marked; if so, it is seeded from now on."""

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.core.global_rng import GlobalGenerator, generators_kept
+from rekindle.core.global_rng import generators_kept
+from rekindle.core.public_rng import RandomSource
 from rekindle.run.caching_loader import sample_loader
 from rekindle.run.job import Job
 from rekindle.run.messages import Event, FromWorker, StartFailed, ToWorker
@@ -92,7 +93,7 @@ class ThreadPool:
             Worker(job, f"worker thread {number}", channel, loader).serve()
 
     @contextmanager
-    def _exclusive(self, generators: tuple[GlobalGenerator, ...]) -> Iterator[None]:
+    def _exclusive(self, generators: tuple[RandomSource, ...]) -> Iterator[None]:
         """A context in which only this thread uses the generators, and after which they are as they were."""
         with self._generators_lock:
             if not self._open:

@@ -25,13 +25,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypedDict
+from typing import BinaryIO, NamedTuple, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.atomic_file import atomic_write
 from rekindle.core.directory import PRIVATE, Directory, PrivateDirectory
+from rekindle.core.json_input import parse_json
 from rekindle.core.ownership import is_trusted
 from rekindle.core.user_cache import optional_user_cache
 from rekindle.errors import FormatError
@@ -266,7 +267,7 @@ def _read(location: IndexLocation, mapped: memoryview, files: Sequence[ByteFile]
     text = mapped[_HEAD.size : _HEAD.size + length]
     if len(text) != length or zlib.crc32(text) != text_sum:
         return None
-    description: _Description = json.loads(bytes(text))
+    description = cast(_Description, parse_json(bytes(text)))
     if [version for _, version in description["files"]] != [file.version for file in files]:
         return None
     if description["settings"] != _as_json(location.settings):

@@ -87,6 +87,9 @@ class RemoteObject(NamedTuple):
     modified: str = ""  # as in HTTP's Last-Modified
     is_identified: bool = True  # by more than its path and size
 
+    def __repr__(self) -> str:
+        return f"RemoteObject({without_secrets(self.path)!r}, size={self.size}, version={self.version!r})"
+
 
 def is_url(path: object) -> bool:
     """Whether a path is a URL for fsspec (`s3://…`) rather than a local path."""

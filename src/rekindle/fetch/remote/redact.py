@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
+from rekindle.core.printable import printable_lines
+
 # A password may hold any character, a slash as well: it ends at the last @. Digits and a slash after the
 # colon may be a port, which is shown; what follows it up to an @ is not.
 _LOGIN = re.compile(r"://(?:([^/:?#\s]*:\d*/)\S*@|[^/:?#\s]*:\S*@|[^/?#\s]*@)")
@@ -79,7 +81,10 @@ def _strings(value: object, depth: int) -> Iterable[str]:
 
 
 def shown_cause(error: BaseException, known: Iterable[str] = ()) -> BaseException | None:
-    """The error, to chain to another; None if it, or one that it is chained to, would show a secret."""
+    """The error, to chain to another; None if it, or one of its chain, would show a secret or move a cursor.
+
+    A library's text holds an object's name as it is, with whatever control characters the server gave it.
+    """
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     known = tuple(known)
@@ -88,7 +93,7 @@ def shown_cause(error: BaseException, known: Iterable[str] = ()) -> BaseExceptio
         if one is None or any(one is other for other in chain):
             continue
         for text in (str(one), repr(one), *getattr(one, "__notes__", ())):
-            if text_without_secrets(text, known) != text:
+            if text_without_secrets(text, known) != text or printable_lines(text) != text:
                 return None
         chain.append(one)
         waiting += [one.__cause__, one.__context__]

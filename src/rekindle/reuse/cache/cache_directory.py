@@ -56,8 +56,8 @@ class CacheDirectory:
     def _take(self, key: str) -> PrivateDirectory:
         """The first directory of this key that can be had, locked; a new one if there is none."""
         matches = [_NAME.fullmatch(name) for name in self._base.names()]
-        taken = sorted(int(match[2]) for match in matches if match and match[1] == key)
-        for number in taken:
+        taken = {int(match[2]) for match in matches if match and match[1] == key}  # Others may plant many.
+        for number in sorted(taken):
             directory = PrivateDirectory(f"rekindle-{key}-{number}", self._base)
             with suppress(OSError):  # Somebody else's, or being deleted.
                 if directory.is_marked and self._locks(directory):

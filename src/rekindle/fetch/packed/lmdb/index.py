@@ -160,7 +160,7 @@ def _newest_root(file: ByteReader) -> tuple[int, int, int]:
     """Page size, root page and number of entries, from the newer of the file's two meta pages."""
     found = []
     size = _META.size + 2 * _DATABASE.size + 16
-    page_size = 4096
+    page_size = 4096  # of the first, which says what the file's is
     for number in range(2):
         offset = number * page_size + _PAGE.size
         if offset + size > file.size:
@@ -171,8 +171,10 @@ def _newest_root(file: ByteReader) -> tuple[int, int, int]:
         main = _DATABASE.unpack(data[_META.size + _DATABASE.size : _META.size + 2 * _DATABASE.size])
         if magic != MAGIC or version != 1:
             continue
-        if number == 0 and 512 <= free[0] <= 65536 and free[0] & (free[0] - 1) == 0:
-            page_size = free[0]
+        if not 512 <= free[0] <= 65536 or free[0] & (free[0] - 1) or (number and free[0] != page_size):
+            # LMDB takes the size that the newer page has.
+            raise FormatError(f"{file.name!r} at byte {offset}: a page size of {free[0]} bytes: corrupt.")
+        page_size = free[0]
         transaction = int.from_bytes(data[-8:], "little")
         found.append((transaction, main[7], main[6]))
     if not found:

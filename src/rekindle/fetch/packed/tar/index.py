@@ -213,8 +213,11 @@ def members(file: ByteReader) -> Iterator[Member]:
         if kind in (b"x", b"X", b"g", b"L", b"K"):
             if size > _MAX_HEADER:
                 raise FormatError(f"{file.name!r} at byte {start}: a header of {size} bytes: corrupt.")
-            content = bytes(file.read(start, size))
-            found = {}
+            content = bytes(file.read(start, min(offset, file.size) - start))
+            if any(content[size:]) and (kind not in (b"L", b"K") or b"\0" not in content[:size]):
+                # Other readers go on to the end of the block.
+                raise FormatError(f"{file.name!r} at byte {start + size}: a header that has no end: corrupt.")
+            content, found = content[:size], {}
             if kind == b"L":
                 found = {"path": content.split(b"\0", 1)[0].decode("utf-8", errors="replace")}
             elif kind != b"K":
@@ -249,11 +252,15 @@ def _header(file: ByteReader, header: bytes, offset: int) -> tuple[str, int, byt
     else:
         size = _number(file, header[124:136], offset + 124)
     kind = header[156:157]
+    name = header[:100].split(b"\0", 1)[0]
+    if kind == b"\0" and name.endswith(b"/"):  # A folder, as it was written before there were types.
+        if size:
+            raise FormatError(f"{file.name!r} at byte {offset}: a folder of {size} bytes: corrupt.")
+        kind = b"5"
     if kind in _WITHOUT_CONTENT:
         size = 0
     if size > file.size:
         raise truncated(file, offset, "a member", size)
-    name = header[:100].split(b"\0", 1)[0]
     if header[257:263] == b"ustar\0":
         prefix = header[345:500].split(b"\0", 1)[0]
         name = prefix + b"/" + name if prefix else name

@@ -143,18 +143,33 @@ def example(data: memoryview) -> dict[str, Feature]:
     found: dict[str, Feature] = {}
     for features, features_end in _messages(data, 0, len(data)):
         for entry, entry_end in _messages(data, features, features_end):
-            name, value = "", None
-            for number, wire_type, start, end in fields(data, entry, entry_end):
-                if wire_type == BYTES and number == 1:
-                    name = bytes(data[start:end]).decode("utf-8", errors="replace")
-                elif wire_type == BYTES and number == 2:
-                    lists = ((which, a, b) for which, kind, a, b in fields(data, start, end) if kind == BYTES)
-                    value = next(lists, (0, start, start))
-            if value is not None:
-                found[name] = value
+            name, value = _feature(data, entry, entry_end)
+            if name in found:
+                raise ValueError(f"a second feature {name!r:.80}")
+            found[name] = value
             if len(found) > _MAX_FEATURES:
                 raise ValueError(f"more than {_MAX_FEATURES:,} features")
     return found
+
+
+def _feature(data: memoryview, entry: int, entry_end: int) -> tuple[str, Feature]:
+    """A feature's name and list of values.
+
+    One that has two of either, or anything else, is an error: of these, other readers take the first or the
+    last, join them, or leave the feature out.
+    """
+    name, value = None, None
+    for number, wire_type, start, end in fields(data, entry, entry_end):
+        if (number, wire_type) == (1, BYTES) and name is None:
+            name = bytes(data[start:end]).decode("utf-8", errors="replace")
+        elif (number, wire_type) == (2, BYTES) and value is None:
+            lists = [(which, a, b) for which, kind, a, b in fields(data, start, end) if kind == BYTES]
+            value = lists[0] if lists else (0, start, start)
+            if len(lists) > 1:
+                raise ValueError(f"a feature of {len(lists)} lists at byte {start}")
+        else:
+            raise ValueError(f"a feature with a second name, a second value or a field {number}")
+    return name or "", value or (0, entry_end, entry_end)
 
 
 def _messages(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int]]:
