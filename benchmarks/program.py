@@ -29,6 +29,8 @@ PROGRAMS = (
     "tensor_dataset",
     "first_batch",
     "memory",
+    "many_workers",
+    "interference",
     "planning",
     "closing",
     "store",

@@ -27,8 +27,8 @@ STEPS = [
 SAMPLES = 23
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "1 thread": {"num_workers": 1},
-    "3 threads": {"num_workers": 3},
+    "1 thread": {"num_workers": 1, "executor": "threads"},
+    "3 threads": {"num_workers": 3, "executor": "threads"},
     "2 processes": {"num_workers": 2, "executor": "processes"},
 }
 

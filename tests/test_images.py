@@ -56,9 +56,9 @@ def broken(root: Path, tmp_path: Path) -> Path:
 
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "1 thread": {"num_workers": 1},
-    "2 threads": {"num_workers": 2},
-    "4 threads": {"num_workers": 4},
+    "1 thread": {"num_workers": 1, "executor": "threads"},
+    "2 threads": {"num_workers": 2, "executor": "threads"},
+    "4 threads": {"num_workers": 4, "executor": "threads"},
     "2 processes": {"num_workers": 2, "executor": "processes"},
     "2 spawned": {"num_workers": 2, "executor": "processes", "multiprocessing_context": "spawn"},
 }

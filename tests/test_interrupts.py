@@ -25,6 +25,15 @@ class Numbers(Dataset[Any]):
         return torch.full((3,), index) + torch.rand(3)
 
 
+class Constants(Numbers):
+    """Loaded by threads of a process."""
+
+    releases_gil = draws_nothing = True
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), index)
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[torch.Tensor]:
         for value in range(23):
@@ -67,8 +76,8 @@ class Stateful(Stream):
         self.start, self.epoch = state["value"], state["epoch"]
 
 
-def mapped(workers: int, **options: Any) -> rk.DataLoader[Any]:
-    return rk.DataLoader(Numbers(), 4, shuffle=True, seed=3, num_workers=workers, **options)
+def mapped(workers: int, dataset: type[Numbers] = Numbers, **options: Any) -> rk.DataLoader[Any]:
+    return rk.DataLoader(dataset(), 4, shuffle=True, seed=3, num_workers=workers, **options)
 
 
 def sampled(workers: int) -> rk.DataLoader[Any]:
@@ -84,6 +93,7 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
     "inline": (mapped, 0),
     "processes": (mapped, 1),
     "threads": (lambda workers: mapped(workers, executor="threads"), 2),
+    "threads of a process": (lambda workers: mapped(workers, Constants), 2),
     "sampler": (sampled, 0),
     "sampler, processes": (sampled, 1),
     "stream": (lambda workers: streamed(workers, Stream), 0),

@@ -67,7 +67,7 @@ def test_samples_are_what_was_packed(packed: Path) -> None:
     "settings",
     [
         {},
-        {"num_workers": 2},
+        {"num_workers": 2, "executor": "threads"},
         {"num_workers": 2, "executor": "processes"},
     ],
     ids=["inline", "threads", "processes"],

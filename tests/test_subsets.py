@@ -21,7 +21,7 @@ STEPS = [T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor()]
 CHOSEN = [11, 3, 3, 0, 7, 9, 1]
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "2 threads": {"num_workers": 2},
+    "2 threads": {"num_workers": 2, "executor": "threads"},
     "2 processes": {"num_workers": 2, "executor": "processes"},
 }
 

@@ -95,9 +95,9 @@ def seed_all(seed):
     torch.manual_seed(seed)
 
 
-def test_auto_takes_threads_for_a_dataset_that_asks_for_them():
+def test_threads_run_in_this_process_if_they_are_asked_for():
     dataset = Sleepy(0)
-    loader = rk.DataLoader(dataset, 4, num_workers=2)
+    loader = rk.DataLoader(dataset, 4, num_workers=2, executor="threads")
     assert torch.cat(list(loader)).flatten().tolist() == list(range(16))
     assert loader.report().executor == "threads"
     # It ran in this process, in threads that are not this one.
@@ -105,7 +105,16 @@ def test_auto_takes_threads_for_a_dataset_that_asks_for_them():
     assert threading.main_thread().name not in dataset.threads
 
 
-def test_auto_takes_processes_for_any_other():
+def test_auto_runs_nothing_in_this_process():
+    dataset = Sleepy(0)
+    before = threading.active_count()
+    iterator = iter(rk.DataLoader(dataset, 4, num_workers=2))
+    assert threading.active_count() == before
+    assert torch.cat(list(iterator)).flatten().tolist() == list(range(16))
+    assert not dataset.threads
+
+
+def test_auto_takes_processes_for_any_dataset():
     loader = rk.DataLoader(Quiet(), 4, num_workers=2)
     list(loader)
     assert loader.report().executor == "processes"
@@ -120,13 +129,13 @@ def test_an_executor_that_is_asked_for_is_taken():
 
 
 def test_samples_are_made_at_the_same_time():
-    loader = rk.DataLoader(Together(4), 8, num_workers=4)
+    loader = rk.DataLoader(Together(4), 8, num_workers=4, executor="threads")
     assert torch.cat(list(loader)).flatten().tolist() == list(range(16))
 
 
 def test_samples_are_made_while_the_training_loop_works():
     dataset = Sleepy(0)
-    iterator = iter(rk.DataLoader(dataset, 4, num_workers=2))
+    iterator = iter(rk.DataLoader(dataset, 4, num_workers=2, executor="threads"))
     for batch, ahead in zip(iterator, (8, 12, 16, 16), strict=True):
         assert len(batch) == 4
         eventually(lambda ahead=ahead: dataset.loaded >= ahead)  # And nobody asks for a batch.
@@ -168,7 +177,7 @@ def test_another_thread_that_uses_a_loader_of_its_own_is_not_disturbed():
     found = {}
 
     def run(name):
-        loader = rk.DataLoader(Sleepy(0.001, 60), 4, num_workers=2)
+        loader = rk.DataLoader(Sleepy(0.001, 60), 4, num_workers=2, executor="threads")
         found[name] = torch.cat(list(loader)).flatten().tolist()
 
     threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
@@ -181,7 +190,7 @@ def test_another_thread_that_uses_a_loader_of_its_own_is_not_disturbed():
 
 def test_threads_end_with_their_loader():
     before = threading.active_count()
-    loader = rk.DataLoader(Sleepy(0.001), 4, num_workers=3)
+    loader = rk.DataLoader(Sleepy(0.001), 4, num_workers=3, executor="threads")
     iterator = iter(loader)
     next(iterator)
     assert threading.active_count() == before + 3

@@ -132,6 +132,8 @@ class Folder(LabelledFiles):
         """The size of a sample's file."""
         return os.stat(self._prefix + self._files[index]).st_size
 
+    encoded_nbytes = nbytes
+
     def path(self, index: int) -> str:
         """The path of a sample's file."""
         return os.fsdecode(self._prefix + self._files[index])

@@ -54,8 +54,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     Args:
         seed: What all randomness follows from: the order, and what transforms draw. `None` draws one from
             torch's generator, so `torch.manual_seed` makes a run repeatable. Kept in checkpoints.
-        executor: "processes", "threads", or "auto": threads for datasets that release the GIL (they say so
-            with an attribute `releases_gil = True`) if nothing is reused, processes otherwise.
+        executor: "processes", "threads" (in this process), or "auto": processes, with up to four of the
+            workers in threads of each where samples take long enough and release the GIL, as those of
+            `rekindle.open` do, and datasets that say so (`releases_gil = draws_nothing = True`).
         on_error: What to do with a sample that raises an exception: "raise" it, "skip" the sample, or
             "substitute" another one of the same epoch.
         error_budget: The share of an epoch's samples that may be bad before loading stops with an error.
@@ -131,6 +132,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             show_order(self, seed)
         if not is_iterable:
             self._own_sampler = self._index_sampler, self.sampler
+        self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         self.device, self.batch_transform = device, batch_transform
@@ -269,6 +271,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             self._counters,
             workers=self.num_workers,
             executor=self._settings().chosen_executor,
+            threads=self._settings().threads,
             bad_samples=self._bad_samples.found,
             reuse=self._reuse.report(self._epochs.next_epoch),
             importance=None if importance is None else importance.summary(),
@@ -358,6 +361,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             index_sampler=None if self._order is OrderKind.ITERABLE else self._index_sampler,
             batched=self._auto_collation,
             executor=self.executor,
+            prefetch_factor=self._given_prefetch,
             seed=self.seed,
             reuse=self._reuse,
             importance=self._importance,
@@ -365,6 +369,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             bad_samples=self._bad_samples,
             counters=self._counters,
         )
+
+    @property
+    def _given_prefetch(self) -> int | None:
+        """The `prefetch_factor` that was given, or set later; not the one that torch fills in."""
+        factor: int | None = self.prefetch_factor
+        return None if factor == self._torchs_prefetch else factor
 
     # Accelerate re-creates loaders; it asks for the first of these before it does, then for the second.
 

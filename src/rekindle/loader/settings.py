@@ -15,10 +15,10 @@ from rekindle.choose.importance.session import ImportanceSession
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Batch, Index
-from rekindle.prepare.declared import releases_gil
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
 from rekindle.run.runner import ChosenExecutor
+from rekindle.run.threads_per_process import threads_per_process
 from rekindle.ship.device_options import Placement
 
 
@@ -37,7 +37,7 @@ class LoaderSettings:
     executor: Executor
     context: BaseContext | None
     worker_init_fn: Callable[[int], None] | None
-    prefetch_factor: int | None
+    prefetch_factor: int | None  # as it was given; torch fills in 2
     persistent_workers: bool
     timeout: float
     in_order: bool
@@ -60,6 +60,7 @@ class LoaderSettings:
         index_sampler: Iterable[Index] | None,
         batched: bool,
         executor: Executor,
+        prefetch_factor: int | None,
         seed: int,
         reuse: ReuseSession,
         importance: ImportanceSession | None,
@@ -80,7 +81,7 @@ class LoaderSettings:
             executor=executor,
             context=loader.multiprocessing_context,
             worker_init_fn=loader.worker_init_fn,
-            prefetch_factor=loader.prefetch_factor,
+            prefetch_factor=prefetch_factor,
             persistent_workers=loader.persistent_workers,
             timeout=loader.timeout,
             in_order=loader.in_order,
@@ -98,13 +99,14 @@ class LoaderSettings:
     @property
     def chosen_executor(self) -> ChosenExecutor:
         """Who loads the batches."""
-        return choose_executor(
-            self.executor,
-            self.num_workers,
-            # Threads would share one copy of an iterable dataset.
-            releases_gil=self.order is not OrderKind.ITERABLE and releases_gil(self.reuse.dataset),
-            reuses=self.reuse.splits_samples,
-        )
+        return choose_executor(self.executor, self.num_workers)
+
+    @property
+    def threads(self) -> int:
+        """How many workers share a process, at most."""
+        if self.executor != "auto" or self.order is OrderKind.ITERABLE or self.reuse.splits_samples:
+            return 1
+        return threads_per_process(self.reuse.dataset, self.collate_fn, self.worker_init_fn)
 
     @property
     def keeps_proven_workers(self) -> bool:
@@ -112,6 +114,11 @@ class LoaderSettings:
         be called for every epoch, nor if they persist anyhow.
         """
         return self.num_workers > 0 and not self.persistent_workers and self.worker_init_fn is None
+
+    @property
+    def batches_ahead(self) -> int | None:
+        """How many batches are to be on their way at once, if that was given."""
+        return None if self.prefetch_factor is None else max(1, self.prefetch_factor) * self.num_workers
 
     @property
     def keeps_datasets(self) -> bool:
@@ -123,8 +130,8 @@ class LoaderSettings:
         """What workers get copies of, or are started by: as long as it is the same, they can be kept."""
         plain = (
             self.num_workers,
-            self.chosen_executor,
-            self.prefetch_factor,
+            self.executor,
+            self.batches_ahead,
             self.timeout,
             self.in_order,
             None if self.context is None else self.context.get_start_method(),
@@ -143,7 +150,7 @@ class LoaderSettings:
             executor=self.chosen_executor,
             context=self.context,
             worker_init_fn=self.worker_init_fn,
-            window=max(1, (self.prefetch_factor or 1) * self.num_workers),
+            batches_ahead=self.batches_ahead,
             timeout=self.timeout,
             # Echoes of batches are counted, so the batches are loaded in order.
             in_order=self.in_order or self.reuse.batch_echo is not None,
@@ -153,4 +160,5 @@ class LoaderSettings:
             counters=self.counters,
             reused=self.reuse.worker_view,
             watched=watched,
+            threads=self.threads,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rekindle.run.messages import CheckCopy
 from rekindle.run.worker_pool import WorkerPool
@@ -33,9 +33,9 @@ class CopyChecks:
         """Note a worker's answer."""
         self._answers[worker, epoch] = unchanged
 
-    def renewed(self, worker: int) -> None:
-        """Note that a worker died: its replacement has a new copy."""
-        self._answers[worker, self._epoch] = True
+    def renewed(self, workers: Iterable[int]) -> None:
+        """Note that workers died: their replacements have a new copy."""
+        self._answers |= {(worker, self._epoch): True for worker in workers}
 
     def are_unchanged(self) -> bool:
         """Whether it is proven that no worker has changed its copy; waits for the answers."""

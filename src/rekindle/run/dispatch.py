@@ -11,6 +11,7 @@ from rekindle.run.batch_layout import Layout, Spec
 from rekindle.run.in_flight_batch import InFlightBatch, Part
 from rekindle.run.iterable_workers import Streams
 from rekindle.run.messages import AssignSlot, Kind, SetLayout
+from rekindle.run.window import Window
 from rekindle.run.work_splitting import WorkSplitter
 from rekindle.run.worker_pool import WorkerPool
 
@@ -29,7 +30,7 @@ class Dispatcher:
         slot_pool: slots.SlotPool,
         *,
         seed: int,
-        window: int,
+        window: Window,
         kind: Kind,
         whole: bool,
         in_order: bool,
@@ -50,7 +51,9 @@ class Dispatcher:
     def issue(self, order: BatchOrder, kind: Kind) -> InFlightBatch:
         """Send a batch to the workers."""
         rows = len(order.indices)
-        self._largest_batch = max(self._largest_batch, rows)
+        if rows > self._largest_batch:
+            self._largest_batch = rows
+            self._window.note_batch(rows)
         if kind == "rows" and self.layout is not None and rows > self.layout.rows:
             kind = "batch"  # Larger than any before: it does not fit the slots.
         batch = InFlightBatch.of(self.issued, order, kind, self._parts_of(order, kind))
@@ -72,7 +75,8 @@ class Dispatcher:
     def _parts_of(self, order: BatchOrder, kind: Kind) -> list[Part]:
         rows = len(order.indices)
         if kind != "stream":
-            return self.splitter.assign(order.step, rows, whole=kind != "rows")
+            batches = self._window.size
+            return self.splitter.assign(order.step, rows, whole=kind != "rows", batches=batches)
         if self._in_order:
             return [Part(0, rows, self.streams.next())]
         return [Part(0, rows, self.splitter.choose(order.step, rows, self.streams.active))]
@@ -90,6 +94,7 @@ class Dispatcher:
     def use_layout(self, spec: Spec) -> None:
         """Have samples written to rows of this layout from now on, those that wait for it included."""
         layout = Layout(spec, max(self._largest_batch, 1))
+        self._window.note_batch(layout.rows, layout.nbytes)
         self._check_room(layout.nbytes)
         self.layout = layout
         used: list[slots.Slot] = []
@@ -117,7 +122,7 @@ class Dispatcher:
         self._pool.send(worker, [AssignSlot(number, part, batch.slot.number)], (batch.slot,))
 
     def _check_room(self, nbytes: int) -> None:
-        slots.check_room(nbytes, self._window + _HELD_BY_CONSUMER)
+        slots.check_room(nbytes, self._window.size + _HELD_BY_CONSUMER)
 
     def substitute_bad(self, batch: InFlightBatch) -> None:
         """Have other samples loaded in the rows of those that failed."""

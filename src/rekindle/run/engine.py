@@ -38,6 +38,7 @@ from rekindle.run.messages import (
     StartFailed,
     WorkerDied,
 )
+from rekindle.run.window import Window
 from rekindle.run.work_splitting import Load
 from rekindle.run.worker_pool import WorkerPool
 
@@ -46,7 +47,7 @@ _MOST_HELD = 8  # batches: some are kept to look at; who keeps them all would us
 
 
 class Engine:
-    """Has batches loaded, `window` of them ahead of the training loop.
+    """Has batches loaded, a `window` of them ahead of the training loop.
 
     `rows` says that samples may be written straight to their rows; whether they can is learnt from the first
     one. `iterable` says that the dataset is an IterableDataset.
@@ -58,7 +59,7 @@ class Engine:
         slot_pool: slots.SlotPool,
         *,
         seed: int,
-        window: int,
+        window: Window,
         rows: bool,
         whole: bool,
         iterable: bool,
@@ -167,7 +168,7 @@ class Engine:
         return self._dispatcher.kind == "stream" and not self._dispatcher.streams.active
 
     def _dispatch(self) -> None:
-        while len(self._queue) < self._window:
+        while len(self._queue) < self._window.size:
             if self._is_exhausted():
                 break
             order = next(self._orders, None)
@@ -207,8 +208,8 @@ class Engine:
             case WorkerDied():
                 self._counters.replaced_workers += 1
                 if self.copies is not None:
-                    self.copies.renewed(worker)
-                self._send_again(worker, message)
+                    self.copies.renewed(message.rows)
+                self._send_again(message)
 
     def _decide_layout(self, spec: Spec | None, asked_which_worker: bool) -> None:
         """Decide from the first sample how batches are put together; tell every worker."""
@@ -218,6 +219,7 @@ class Engine:
         if spec is None or (asked_which_worker and not splitter.whole):
             dispatcher.kind = "rows" if spec is not None else "batch"
             splitter.whole = splitter.whole or asked_which_worker
+            self._window.note_whole()
             self._start_over()
             return
         dispatcher.use_layout(spec)
@@ -276,19 +278,21 @@ class Engine:
         else:
             self._finished.append(batch)
 
-    def _send_again(self, worker: int, death: WorkerDied) -> None:
-        """Have a dead worker's parts loaded by its replacement."""
-        lost = self._dispatcher.lost_parts(worker)
-        self._crashes.died(worker, death, (lost[0][0], lost[0][0].parts[lost[0][1]]) if lost else None)
-        self._dispatcher.brief(worker)
-        for batch, number in lost:
-            if batch.number in self._dispatcher.cancelled:
-                batch.parts[number].done = True
-                batch.pending -= 1
-                if batch.pending == 0:
-                    self._forget(batch)
-            else:
-                self._dispatcher.send_parts(batch, [number])
+    def _send_again(self, death: WorkerDied) -> None:
+        """Have the parts of dead workers loaded by their replacements."""
+        lost = {worker: self._dispatcher.lost_parts(worker) for worker in death.rows}
+        first = {worker: parts[0] for worker, parts in lost.items() if parts}
+        self._crashes.died(death, {worker: (batch, batch.parts[n]) for worker, (batch, n) in first.items()})
+        for worker, parts in lost.items():
+            self._dispatcher.brief(worker)
+            for batch, number in parts:
+                if batch.number in self._dispatcher.cancelled:
+                    batch.parts[number].done = True
+                    batch.pending -= 1
+                    if batch.pending == 0:
+                        self._forget(batch)
+                else:
+                    self._dispatcher.send_parts(batch, [number])
 
     def _take_ready(self) -> SlotBatch | EndOfEpoch | None:
         """What is next in the queue, if it is ready."""

@@ -34,7 +34,7 @@ class Unit(NamedTuple):
     generations: int | list[int]
     turns: int | list[int]
     slot: int | None
-    careful: bool  # keep the shared status up to date: a worker died of this unit before
+    careful: bool  # load it alone and keep the shared status up to date: a worker died of this unit before
     timed: bool = False  # measure the cost of each sample
     epoch: int = 0
 
@@ -162,10 +162,10 @@ class StartFailed(NamedTuple):
 
 
 class WorkerDied(NamedTuple):
-    """Pool to engine: a worker died, and another runs under its number."""
+    """Pool to engine: a worker process died, and another runs under the numbers of its workers."""
 
     how: str
-    row: int  # that it was loading, −1 if unknown
+    rows: dict[int, int]  # by worker: what it was loading, −1 if unknown or nothing
     stopped: bool  # by a signal from outside, not by what it was doing
 
 

@@ -10,7 +10,7 @@ import selectors
 import signal
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -21,30 +21,39 @@ from rekindle.run.messages import Event, MapSlot, ToWorker, UnmapSlots, WorkerDi
 from rekindle.run.nonblocking_pipe import NonblockingPipe, open_pipe
 from rekindle.run.sent_job import UNGUARDED, check_main_can_be_imported, unguarded
 from rekindle.run.slots import Slot, SlotPool
+from rekindle.run.unit_gate import NOT_ALONE
 from rekindle.run.worker_process import engine_ends, new_process
 
 _CHECK_EVERY = 1.0  # seconds between two checks for stopped workers
 _GRACE = 1.0  # seconds that a worker has to end by itself
 
 
-class _Member:
-    """One worker process and the engine's end of its pipe."""
+class _Host:
+    """One process and the numbers of the workers that run in it."""
 
-    def __init__(self, process: BaseProcess, pipe: NonblockingPipe) -> None:
-        self.process, self.pipe = process, pipe
-        self.mapped: set[int] = set()
+    def __init__(self, process: BaseProcess, numbers: list[int]) -> None:
+        self.process, self.numbers = process, numbers
         self.seen_stopped = False
-        self.events = selectors.EVENT_READ
 
-    def close(self) -> None:
-        engine_ends.discard(self.pipe)
-        self.pipe.close()
+
+class _Line:
+    """The engine's end of the pipe to one worker, and what is known of the other end."""
+
+    def __init__(self, number: int, pipe: NonblockingPipe, host: _Host) -> None:
+        self.number, self.pipe, self.host = number, pipe, host
+        self.mapped: set[int] = set()
+        self.events = selectors.EVENT_READ
 
 
 class ProcessPool:
-    """Worker processes with numbers from 0 on; a dead worker's number goes to its replacement."""
+    """Workers with numbers from 0 on, in processes of up to `threads` of them each.
 
-    def __init__(self, job: Job, base_seed: int, context: BaseContext | None, slots: SlotPool) -> None:
+    The numbers of a dead process go to its replacement.
+    """
+
+    def __init__(
+        self, job: Job, base_seed: int, context: BaseContext | None, slots: SlotPool, threads: int = 1
+    ) -> None:
         self.size = job.workers
         self.waiting = False
         self._job, self._base_seed, self._slots = job, base_seed, slots
@@ -54,28 +63,33 @@ class ProcessPool:
         self._status_rows = self._status.array.data.cast("q")
         self._selector = selectors.DefaultSelector()
         self._last_check = time.monotonic()
-        self._members: list[_Member] = []
+        self._lines: dict[int, _Line] = {}
+        self._hosts: list[_Host] = []
         self._owner = os.getpid()
+        processes = process_count(self.size, threads)
         try:
-            for number in range(self.size):
-                self._members.append(self._start(number))
+            for first in range(processes):
+                # Neighbours are in different processes: the first few parts of a batch go to all of them.
+                self._hosts.append(self._start(range(first, self.size, processes)))
         except BaseException:
             self.close()
             raise
 
     @property
     def workers(self) -> list[BaseProcess]:
-        return [member.process for member in self._members]
+        return [host.process for host in self._hosts]
 
-    def _start(self, number: int) -> _Member:
-        pipe, theirs = open_pipe()
-        engine_ends.add(pipe)
-        process = new_process(self._context, self._job, number, theirs, self._base_seed)
+    def _start(self, numbers: Iterable[int]) -> _Host:
+        ends = {number: open_pipe() for number in numbers}
+        pipes = [ours for ours, _ in ends.values()]
+        engine_ends.update(pipes)
+        theirs = {number: end for number, (_, end) in ends.items()}
+        process = new_process(self._context, self._job, theirs, self._base_seed)
         try:
             process.start()
         except BaseException as error:
-            engine_ends.discard(pipe)
-            pipe.close()
+            for pipe in pipes:
+                _close(pipe)
             if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
                 warnings.warn(
                     "Got pickle error when starting a worker process: with the start method "
@@ -85,112 +99,118 @@ class ProcessPool:
                 )
             raise
         finally:
-            theirs.close()
-        member = _Member(process, pipe)
-        self._status_rows[number] = -1
-        self._selector.register(pipe, member.events, number)
+            for end in theirs.values():
+                end.close()
+        host = _Host(process, list(ends))
+        for number, (pipe, _) in ends.items():
+            self._status_rows[number] = NOT_ALONE
+            line = self._lines[number] = _Line(number, pipe, host)
+            self._selector.register(pipe, line.events, number)
         with contextlib.suppress(OSError):  # It died at once: `poll` finds out.
-            self._send_slot(member, self._status)
-        return member
+            self._send_slot(self._lines[host.numbers[0]], self._status)
+        return host
 
     def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
         """Send messages, and before them whichever of the slots the worker has not mapped yet.
 
         Messages to a worker that is gone are dropped; `poll` reports its death.
         """
-        member = self._members[number]
-        gone = member.mapped - self._slots.numbers
+        line = self._lines[number]
+        gone = line.mapped - self._slots.numbers
         if gone:
-            member.mapped -= gone
+            line.mapped -= gone
             messages = [UnmapSlots(sorted(gone)), *messages]
         with contextlib.suppress(OSError):  # A worker that is gone: `poll` finds out.
             for slot in slots:
-                if slot.number not in member.mapped:
-                    member.mapped.add(slot.number)
-                    self._send_slot(member, slot)
-            self._update_events(member, all_sent=member.pipe.send(*messages))
+                if slot.number not in line.mapped:
+                    line.mapped.add(slot.number)
+                    self._send_slot(line, slot)
+            self._update_events(line, all_sent=line.pipe.send(*messages))
 
-    def _send_slot(self, member: _Member, slot: Slot) -> None:
-        member.pipe.send(MapSlot(slot.number, slot.nbytes))
-        self._update_events(member, all_sent=member.pipe.send_descriptor(slot.fd))
+    def _send_slot(self, line: _Line, slot: Slot) -> None:
+        line.pipe.send(MapSlot(slot.number, slot.nbytes))
+        self._update_events(line, all_sent=line.pipe.send_descriptor(slot.fd))
 
-    def _update_events(self, member: _Member, *, all_sent: bool) -> None:
+    def _update_events(self, line: _Line, *, all_sent: bool) -> None:
         """Have the selector report room in the pipe as long as there is more to send."""
         events = selectors.EVENT_READ | (0 if all_sent else selectors.EVENT_WRITE)
-        if events != member.events:
-            member.events = events
-            self._selector.modify(member.pipe, events, self._selector.get_key(member.pipe).data)
+        if events != line.events:
+            line.events = events
+            self._selector.modify(line.pipe, events, line.number)
 
     def poll(self, timeout: float) -> list[tuple[int, Event]]:
         """The messages of workers, after waiting up to `timeout` seconds for one; deaths come last."""
         found: list[tuple[int, Event]] = []
+        dead: list[_Host] = []
         self.waiting = timeout > 0
         ready = self._selector.select(timeout)
         self.waiting = False
         for key, events in ready:
-            member = self._members[key.data]
+            line = self._lines[key.data]
             if events & selectors.EVENT_WRITE:
                 with contextlib.suppress(OSError):  # A worker that is gone: reading finds out.
-                    self._update_events(member, all_sent=member.pipe.flush())
+                    self._update_events(line, all_sent=line.pipe.flush())
             if events & selectors.EVENT_READ:
-                found += self._receive(key.data)
+                messages, is_open = line.pipe.receive()
+                found += zip(repeat(line.number), messages)
+                if not is_open and line.host not in dead:
+                    dead.append(line.host)
+        found += [death for host in dead for death in self._bury(host)]
         now = time.monotonic()
         if now - self._last_check >= _CHECK_EVERY:
             self._last_check = now
-            found += self._check_members()
+            found += self._check_hosts()
         return found
 
-    def _receive(self, number: int) -> list[tuple[int, Event]]:
-        messages, is_open = self._members[number].pipe.receive()
-        found: list[tuple[int, Event]] = list(zip(repeat(number), messages))
-        if not is_open:
-            found.append((number, self._replace(number, stopped=False)))
-        return found
-
-    def _check_members(self) -> list[tuple[int, Event]]:
-        """Replace workers that died without closing the pipe, or were found stopped twice in a row."""
+    def _check_hosts(self) -> list[tuple[int, Event]]:
+        """Replace processes that died without closing the pipe, or were found stopped twice in a row."""
         found: list[tuple[int, Event]] = []
-        for number, member in enumerate(self._members):
-            if not member.process.is_alive():
-                found += self._receive(number)
-                if self._members[number] is member:
-                    found.append((number, self._replace(number, stopped=False)))
+        for host in list(self._hosts):
+            if not host.process.is_alive():
+                found += self._bury(host)
                 continue
-            pid = member.process.pid
+            pid = host.process.pid
             stopped = pid is not None and is_stopped(pid)
-            if stopped and member.seen_stopped:
-                found.append((number, self._replace(number, stopped=True)))
+            if stopped and host.seen_stopped:
+                found += self._bury(host, stopped=True)
             else:
-                member.seen_stopped = stopped
+                host.seen_stopped = stopped
         return found
 
-    def _replace(self, number: int, stopped: bool) -> WorkerDied:
-        """Make sure that a worker is gone, start another under its number, and describe its death."""
-        member = self._members[number]
-        self._selector.unregister(member.pipe)
-        member.close()
+    def _bury(self, host: _Host, stopped: bool = False) -> list[tuple[int, Event]]:
+        """The last messages of a process's workers, and its death, after which another runs in its place."""
+        found: list[tuple[int, Event]] = []
+        for number in host.numbers:
+            line = self._lines[number]
+            messages, _ = line.pipe.receive()
+            found += zip(repeat(number), messages)
+            self._selector.unregister(line.pipe)
+            _close(line.pipe)
+        process = host.process
         if stopped:
-            member.process.kill()
-        member.process.join(_GRACE)
-        if member.process.exitcode is None:  # It closed its pipe but is alive: it must not write any more.
-            member.process.kill()
-            member.process.join()
-        if member.process.exitcode == UNGUARDED:
+            process.kill()
+        process.join(_GRACE)
+        if process.exitcode is None:  # It closed a pipe but is alive: it must not write any more.
+            process.kill()
+            process.join()
+        if process.exitcode == UNGUARDED:
             raise unguarded()
-        row = int(self._status_rows[number])
-        how = "was stopped" if stopped else _how(member.process.exitcode)
-        death = WorkerDied(f"DataLoader worker (pid {member.process.pid}) {how}", row, stopped)
-        self._members[number] = self._start(number)
-        return death
+        rows = {number: int(self._status_rows[number]) for number in host.numbers}
+        how = "was stopped" if stopped else _how(process.exitcode)
+        self._hosts[self._hosts.index(host)] = self._start(host.numbers)
+        found.append(
+            (host.numbers[0], WorkerDied(f"DataLoader worker (pid {process.pid}) {how}", rows, stopped))
+        )
+        return found
 
     def close(self) -> None:
         """End all workers: by closing their pipes, after a second by force."""
         if os.getpid() != self._owner:  # A forked child of the main process: the workers are not its own.
             return
-        for member in self._members:
+        for line in self._lines.values():
             with contextlib.suppress(KeyError, ValueError):  # An interrupt came while it was replaced.
-                self._selector.unregister(member.pipe)
-            member.close()
+                self._selector.unregister(line.pipe)
+            _close(line.pipe)
         processes = self.workers
         for force, seconds in ((None, _GRACE), (BaseProcess.terminate, 0.3), (BaseProcess.kill, 5.0)):
             deadline = time.monotonic() + seconds
@@ -205,6 +225,16 @@ class ProcessPool:
         self._selector.close()
         self._status_rows.release()
         self._status.close()
+
+
+def process_count(workers: int, threads: int) -> int:
+    """How many processes of up to `threads` workers each it takes."""
+    return -(-workers // threads)
+
+
+def _close(pipe: NonblockingPipe) -> None:
+    engine_ends.discard(pipe)
+    pipe.close()
 
 
 def _how(exitcode: int | None) -> str:

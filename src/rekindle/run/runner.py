@@ -27,6 +27,7 @@ from rekindle.run.job import Job
 from rekindle.run.process_pool import ProcessPool
 from rekindle.run.slots import SlotPool
 from rekindle.run.thread_pool import ThreadPool
+from rekindle.run.window import Window
 from rekindle.run.worker_pool import WorkerPool
 
 Executor: TypeAlias = Literal["auto", "threads", "processes"]
@@ -91,7 +92,7 @@ class Work:
     executor: ChosenExecutor
     context: BaseContext | None
     worker_init_fn: Callable[[int], None] | None
-    window: int
+    batches_ahead: int | None  # that were asked for
     timeout: float
     in_order: bool
     seed: int
@@ -100,6 +101,7 @@ class Work:
     counters: Counters
     reused: WorkerView | None = None
     watched: Watched | None = None
+    threads: int = 1  # up to which a process has
 
     def job(self) -> Job:
         """What each worker has to know of it."""
@@ -117,17 +119,14 @@ class Work:
         )
 
 
-def choose_executor(executor: Executor, workers: int, *, releases_gil: bool, reuses: bool) -> ChosenExecutor:
-    """Threads for a dataset that says that its work releases the GIL; processes otherwise.
+def choose_executor(executor: Executor, workers: int) -> ChosenExecutor:
+    """Processes, unless threads are asked for: no thread of ours runs beside the training loop otherwise.
 
-    What is left to do for a sample whose first part is cached is so short that the GIL would be in the way:
-    processes are a fifth faster then.
+    Its Python never waits for the GIL because of us, and what kills a worker does not kill the training.
     """
     if workers == 0:
         return "inline"
-    if executor == "auto":
-        return "threads" if releases_gil and not reuses else "processes"
-    return executor
+    return "processes" if executor == "auto" else executor
 
 
 def start_map(work: Work) -> MapRunner:
@@ -148,19 +147,21 @@ def start_iterable(work: Work) -> IterableRunner:
 
 
 def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
-    slots = SlotPool(work.window + 1, shared=work.executor == "processes")
+    whole = work.worker_init_fn is not None
+    window = Window(work.workers, work.batches_ahead, whole=whole or not rows)
+    slots = SlotPool(lambda: window.size + 1, shared=work.executor == "processes")
     pool: WorkerPool
     if work.executor == "threads":
         pool = ThreadPool(job)
     else:
-        pool = ProcessPool(job, work.base_seed, work.context, slots)
+        pool = ProcessPool(job, work.base_seed, work.context, slots, work.threads)
     return Engine(
         pool,
         slots,
         seed=work.seed,
-        window=work.window,
+        window=window,
         rows=rows,
-        whole=work.worker_init_fn is not None,
+        whole=whole,
         iterable=iterable,
         in_order=work.in_order,
         timeout=work.timeout,

@@ -12,6 +12,7 @@ import mmap
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -86,10 +87,10 @@ def _no_room(nbytes: int, error: OSError) -> OutOfMemoryError | OpenFilesError:
 class SlotPool:
     """Slots for batches; one is free again when no tensor refers to it.
 
-    Up to `keep` free slots are kept for later batches; the memory of more is released.
+    As many slots are kept for later batches as `keep` says; the memory of more is released.
     """
 
-    def __init__(self, keep: int, *, shared: bool = True) -> None:
+    def __init__(self, keep: Callable[[], int], *, shared: bool = True) -> None:
         self._keep, self._shared = keep, shared
         self._free: deque[Slot] = deque()
         self.numbers: set[int] = set()  # of the slots that exist
@@ -111,7 +112,7 @@ class SlotPool:
 
     def give_back(self, slot: Slot) -> None:
         """Free a slot that no batch refers to."""
-        if self.closed or len(self.numbers) - self.leased > self._keep:
+        if self.closed or len(self.numbers) - self.leased > self._keep():
             self._drop(slot)
         else:
             self._free.append(slot)

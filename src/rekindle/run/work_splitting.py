@@ -11,6 +11,8 @@ from rekindle.run.in_flight_batch import Part
 _WORTHWHILE_SECONDS = 0.002
 # A batch is split into this many parts a worker, so that a slow sample holds up little.
 _PARTS_PER_WORKER = 4
+# As many parts a worker should be in flight, so that it has one to go on with: parts are not larger for it.
+_PARTS_IN_FLIGHT = 2
 
 
 class Load(NamedTuple):
@@ -37,34 +39,46 @@ class WorkSplitter:
         self.came_back: list[Load] = []  # since the last choice
         self._sample_seconds: float | None = None
 
-    def assign(self, step: int, rows: int, *, whole: bool) -> list[Part]:
-        """All rows of batch `step`, in parts."""
+    def assign(self, step: int, rows: int, *, whole: bool, batches: int) -> list[Part]:
+        """All rows of batch `step`, in parts; about so many batches are in flight."""
         self._note_what_came_back()
-        size = rows if whole or self.whole else self._part_size(rows)
+        size = rows if whole or self.whole else self._part_size(rows, batches)
         return [
             Part(start, stop, self.choose(step, stop - start, range(self.workers)))
             for start in range(0, max(rows, 1), max(size, 1))
             for stop in (min(start + size, rows),)
         ]
 
-    def _part_size(self, rows: int) -> int:
+    def _part_size(self, rows: int, batches: int) -> int:
         if self._sample_seconds is None:
             return -(-rows // self.workers)
         evenly = -(-rows // (self.workers * _PARTS_PER_WORKER))
-        return max(evenly, int(_WORTHWHILE_SECONDS / max(self._sample_seconds, 1e-9)) + 1)
+        worthwhile = int(_WORTHWHILE_SECONDS / max(self._sample_seconds, 1e-9)) + 1
+        most = batches * rows // (self.workers * _PARTS_IN_FLIGHT)
+        return max(evenly, min(worthwhile, most))
 
     def choose(self, step: int, samples: int, among: Collection[int]) -> int:
         """The worker for a part of so many samples."""
         self._note_what_came_back()
         if self.whole and self._in_order:
             worker = step % self.workers
+        elif len(among) == self.workers:
+            worker = self._least_loaded()
         else:
             turns = (number % self.workers for number in range(self._next, self._next + self.workers))
             able = (number for number in turns if number in among)
             worker = min(able, key=self._outstanding.__getitem__)
-            self._next = worker + 1
+        self._next = (worker + 1) % self.workers
         self._outstanding[worker] += samples
         return worker
+
+    def _least_loaded(self) -> int:
+        """The worker with the fewest samples to load; of several, the next in turn."""
+        fewest = min(self._outstanding)
+        try:
+            return self._outstanding.index(fewest, self._next)
+        except ValueError:
+            return self._outstanding.index(fewest)
 
     def _note_what_came_back(self) -> None:
         """Learn which workers have less to do now, and how long their samples took."""

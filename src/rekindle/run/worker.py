@@ -9,6 +9,7 @@ from rekindle.run.job import Job
 from rekindle.run.messages import CopyChecked, Kind, StartStream, Unit
 from rekindle.run.row_units import RowUnits
 from rekindle.run.sample_loader import SampleLoader
+from rekindle.run.unit_gate import UnitGate
 from rekindle.run.unit_loader import UnitLoader
 from rekindle.run.unit_queue import CancelledError, UnitQueue
 from rekindle.run.worker_pool import Channel
@@ -17,7 +18,8 @@ from rekindle.run.worker_pool import Channel
 class Worker:
     """One worker; `serve` runs until the engine closes the connection.
 
-    `name` is what errors call it, such as "worker process 0".
+    `name` is what errors call it, such as "worker process 0". `gate` is shared with the other workers of its
+    process, if there are any, and `number` is its number there.
     `uses_worker_id` says whether the dataset has read the worker's id so far. `seed_worker` seeds the worker
     as torch seeds one that starts; `worker_seed` is what it was seeded with last.
     """
@@ -31,7 +33,10 @@ class Worker:
         uses_worker_id: Callable[[], bool] = lambda: False,
         seed_worker: Callable[[int], None] = lambda _: None,
         worker_seed: int = 0,
+        gate: UnitGate | None = None,
+        number: int = 0,
     ) -> None:
+        self._gate, self._number = gate, number
         self._watched, self._channel = job.watched, channel
         self._epoch: int | None = None  # of the last unit
         self._checked: dict[int, CopyChecked] = {}  # by epoch
@@ -75,9 +80,17 @@ class Worker:
             if unit.worker_seed != self._worker_seed:  # A new epoch, for which torch would start new workers.
                 self._worker_seed = unit.worker_seed
                 self._seed_worker(unit.worker_seed)
-            try:
-                self._run[unit.kind](unit)
-            except CancelledError:
-                queue.done(unit)
-            except Exception as error:
-                queue.done(unit, errors=(self._loader.error(error, unit),))
+            if self._gate is None:
+                self._carry_out(unit)
+                continue
+            self._gate.enter(self._number, unit.careful)
+            self._carry_out(unit)
+            self._gate.leave(self._number, unit.careful)
+
+    def _carry_out(self, unit: Unit) -> None:
+        try:
+            self._run[unit.kind](unit)
+        except CancelledError:
+            self._queue.done(unit)
+        except Exception as error:
+            self._queue.done(unit, errors=(self._loader.error(error, unit),))

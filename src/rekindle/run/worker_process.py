@@ -1,57 +1,86 @@
-"""A worker process: its start, its pipe to the engine, and its end when the main process is gone."""
+"""A worker process: its start, its workers' pipes to the engine, and its end when the main process is gone.
+
+It has one worker, or several in threads of their own if their work releases the GIL. Each has its own number
+and pipe, and loads as if it were a process; what a process is, they share: the dataset, the slots, the death.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle
-from typing import NamedTuple, TypeAlias
+from threading import Lock, Thread
+from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import _utils
 
-from rekindle.core.global_rng import seed_like_torch
 from rekindle.core.memfd import map_file
 from rekindle.core.process_state import end_with_parent, is_running
-from rekindle.core.samples import Batch
 from rekindle.run.caching_loader import sample_loader
 from rekindle.run.job import Job
 from rekindle.run.messages import FromWorker, MapSlot, Ready, StartFailed, ToWorker
 from rekindle.run.nonblocking_pipe import NonblockingPipe
 from rekindle.run.sent_job import SentJob
+from rekindle.run.unit_gate import UnitGate
 from rekindle.run.worker import Worker
 from rekindle.run.worker_exception import worker_exception
+from rekindle.run.worker_info import RecordingWorkerInfo, seed_worker, stack_without_shared_memory
 
 _CHECK_MAIN_EVERY = 1.0  # seconds
+_END_WITHIN = 0.5  # seconds: less than the engine waits before it uses force
 
 # The engine's ends of all pipes, which a forked worker inherits and must close: as long as any process holds
 # one, a worker does not notice that the main process is gone.
 engine_ends: set[NonblockingPipe] = set()
 
 
-class PipeChannel:
-    """A worker process's end of its pipe to the engine; slots arrive over it as file descriptors."""
+class ProcessSlots:
+    """The slots that the workers of a process have in use: each is mapped once, whoever gets it first."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._mapped: WeakValueDictionary[int, NDArray[np.uint8]] = WeakValueDictionary()
+
+    def receive(self, connection: Connection, message: MapSlot) -> NDArray[np.uint8]:
+        """The memory of a slot whose file descriptor is next in the pipe."""
+        fd = recv_handle(connection)
+        try:
+            with self._lock:
+                memory = self._mapped.get(message.slot)
+                if memory is None:
+                    memory = self._mapped[message.slot] = map_file(fd, message.nbytes)
+                return memory
+        finally:
+            os.close(fd)
+
+
+class PipeChannel:
+    """A worker's end of its pipe to the engine; slots arrive over it as file descriptors."""
+
+    def __init__(self, connection: Connection, slots: ProcessSlots) -> None:
+        self._connection, self._process_slots = connection, slots
         self.slots: dict[int, NDArray[np.uint8]] = {}
 
     def receive(self) -> ToWorker | None:
         try:
             message: ToWorker = self._connection.recv()
             while isinstance(message, MapSlot):
-                self.slots[message.slot] = _receive_memory(self._connection, message.nbytes)
+                self.slots[message.slot] = self._process_slots.receive(self._connection, message)
                 message = self._connection.recv()
         except (EOFError, OSError):
             return None
@@ -70,34 +99,18 @@ class PipeChannel:
             os._exit(0)
 
 
-class RecordingWorkerInfo(_utils.worker.WorkerInfo):
-    """Torch's worker info, which records whether the dataset has read the worker's id."""
-
-    __slots__ = ()
-    id_was_read = False
-
-    def __getattribute__(self, name: str) -> object:
-        if name == "id":
-            RecordingWorkerInfo.id_was_read = True
-        return super().__getattribute__(name)
-
-
-def new_process(
-    context: BaseContext, job: Job, number: int, connection: Connection, base_seed: int
-) -> BaseProcess:
-    """A worker process that is not started yet."""
+def new_process(context: BaseContext, job: Job, lines: dict[int, Connection], base_seed: int) -> BaseProcess:
+    """A process, not started yet, for the workers of these numbers, each with its end of a pipe."""
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-        target=run_worker,
-        args=(SentJob(job), number, connection, base_seed, StartedBy.now(context)),
+        target=run_workers,
+        args=(SentJob(job), lines, base_seed, StartedBy.now(context)),
         daemon=True,
-        name=f"rekindle-worker-{number}",
+        name=f"rekindle-worker-{min(lines)}",
     )
     return process
 
 
-def run_worker(
-    sent: SentJob, number: int, connection: Connection, base_seed: int, started_by: StartedBy
-) -> None:
+def run_workers(sent: SentJob, lines: dict[int, Connection], base_seed: int, started_by: StartedBy) -> None:
     """What a worker process runs from its start to its end."""
     started_by.end_with_it()
     for end in engine_ends:
@@ -109,33 +122,72 @@ def run_worker(
     _exit_with(started_by.pid)
     gc.freeze()  # The collector would otherwise touch, and so copy, every page shared with the parent.
     torch.set_num_threads(1)
-    _stack_without_shared_memory()
-    channel = PipeChannel(connection)
+    stack_without_shared_memory()
+    slots = ProcessSlots()
+    channels = {number: PipeChannel(connection, slots) for number, connection in lines.items()}
+    first, *others = channels
     # The status of all workers, in which each writes the row that it is loading: the first message there is.
-    status = _receive_memory(connection, connection.recv().nbytes).data.cast("q")
+    status = _receive_memory(lines[first], lines[first].recv().nbytes).data.cast("q")
     try:
         job = sent.job
-        _seed_worker(job, number, base_seed)
+        seed_worker(job, first, base_seed)
         if job.worker_init_fn is not None:
-            job.worker_init_fn(number)
+            job.worker_init_fn(first)
     except Exception as error:
-        channel.send(StartFailed(worker_exception(error, f"in DataLoader worker process {number}")))
+        channels[first].send(StartFailed(worker_exception(error, f"in DataLoader worker process {first}")))
         return
-    channel.send(Ready())
+    gate = UnitGate(status) if others else None
+    for channel in channels.values():  # All of them, before one could do anything that kills the process.
+        channel.send(Ready())
     RecordingWorkerInfo.id_was_read = False
 
-    def on_row(row: int) -> None:
-        status[number] = row
+    def serve(number: int) -> None:
+        def on_row(row: int) -> None:
+            status[number] = row
 
-    Worker(
-        job,
-        f"worker process {number}",
-        channel,
-        sample_loader(job, on_row=on_row),
-        uses_worker_id=lambda: RecordingWorkerInfo.id_was_read,
-        seed_worker=lambda seed: _seed_worker(job, number, seed),
-        worker_seed=base_seed,
-    ).serve()
+        RecordingWorkerInfo.beside.number = number - first
+        Worker(
+            job,
+            f"worker process {number}",
+            channels[number],
+            sample_loader(job, on_row=on_row),
+            uses_worker_id=lambda: RecordingWorkerInfo.id_was_read,
+            # The generators are those of the process; where there are several workers, none draws from them.
+            seed_worker=lambda seed: seed_worker(job, first, seed),
+            worker_seed=base_seed,
+            gate=gate,
+            number=number,
+        ).serve()
+
+    threads = [Thread(target=_serve_in_thread, args=(serve, number), daemon=True) for number in others]
+    for thread in threads:
+        thread.start()
+    serve(first)
+    _end(threads)
+
+
+def _serve_in_thread(serve: Callable[[int], None], number: int) -> None:
+    """Run a worker; if it ends as none should, end the process, as it would if it had one worker only."""
+    torch.set_num_threads(1)  # Some of what this sets is set for a thread.
+    try:
+        serve(number)
+    except SystemExit as leaving:
+        os._exit(leaving.code if isinstance(leaving.code, int) else 1)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _end(threads: list[Thread]) -> None:
+    """Wait for the other workers, whose pipes are closed too, but not for one in the middle of a sample."""
+    deadline = time.monotonic() + _END_WITHIN
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0)  # No interpreter can be taken down while a thread is at work in it.
 
 
 def _receive_memory(connection: Connection, nbytes: int) -> NDArray[np.uint8]:
@@ -145,14 +197,6 @@ def _receive_memory(connection: Connection, nbytes: int) -> NDArray[np.uint8]:
         return map_file(fd, nbytes)
     finally:
         os.close(fd)
-
-
-def _seed_worker(job: Job, number: int, base_seed: int) -> None:
-    """Seed the generators and set `get_worker_info()` as torch's own worker does when it starts."""
-    seed_like_torch(base_seed, number)
-    _utils.worker._worker_info = RecordingWorkerInfo(
-        id=number, num_workers=job.workers, seed=base_seed + number, dataset=job.read_from
-    )
 
 
 class StartedBy(NamedTuple):
@@ -189,22 +233,3 @@ def _exit_with(main_pid: int) -> None:
         os._exit(1)
 
     threading.Thread(target=check, name="rekindle-main-alive", daemon=True).start()
-
-
-_CollateMap: TypeAlias = dict[type | tuple[type, ...], Callable[..., Batch]]
-
-
-def _stack_without_shared_memory() -> None:
-    """Make `default_collate` use plain memory: the slots are what is shared, not `/dev/shm`."""
-    table = _utils.collate.default_collate_fn_map
-    if table.get(torch.Tensor) is _utils.collate.collate_tensor_fn:
-        table[torch.Tensor] = _stack
-
-
-def _stack(batch: list[torch.Tensor], *, collate_fn_map: _CollateMap | None = None) -> torch.Tensor:
-    info, _utils.worker._worker_info = _utils.worker._worker_info, None
-    try:
-        stacked: torch.Tensor = _utils.collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
-        return stacked
-    finally:
-        _utils.worker._worker_info = info

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from rekindle.choose import Group, Member, RedundantGroups
 from rekindle.choose.duplicates.search import near_each_other
+from rekindle.core.available_cores import available_cores
 from rekindle.core.progress import progress_bar
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError, DataError
@@ -161,7 +162,7 @@ def _processes(workers: int | None, size: int) -> int:
     """How many processes to start; none for work that takes less time than starting them."""
     if workers is not None and (type(workers) is not int or workers < 0):
         raise ArgumentError(f"workers must be a number of processes, but got {workers!r}")
-    wanted = len(os.sched_getaffinity(0)) if workers is None else workers
+    wanted = available_cores() if workers is None else workers
     return wanted if size > 4 * _BATCH_SIZE else 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
+from rekindle.core.available_cores import available_cores
 from rekindle.core.progress import progress_bar
 from rekindle.errors import ArgumentError
 from rekindle.fetch.folder import Folder
@@ -52,9 +53,9 @@ def progress_of(
 
 
 def thread_count(workers: int | None) -> int:
-    """How many threads to start: one a core, unless `workers` is given."""
+    """How many threads to start: one a core that this process may use, unless `workers` is given."""
     if workers is None:
-        return os.cpu_count() or 1
+        return available_cores()
     if type(workers) is not int or workers < 1:
         raise ArgumentError(f"workers must be a positive integer or None, but got {workers!r}")
     return workers

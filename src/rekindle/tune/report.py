@@ -52,6 +52,7 @@ class Report:
     elapsed_seconds: float
     workers: int
     executor: str
+    threads: int  # up to which a worker process has
     replaced_workers: int
     bad_samples: list[BadSample]
     reuse: ReuseReport | None = None
@@ -65,6 +66,7 @@ class Report:
         *,
         workers: int,
         executor: str,
+        threads: int,
         bad_samples: list[BadSample],
         reuse: ReuseReport | None = None,
         importance: Mapping[str, object] | None = None,
@@ -78,6 +80,7 @@ class Report:
             elapsed_seconds=time.perf_counter() - counters.started,
             workers=workers,
             executor=executor,
+            threads=threads,
             replaced_workers=counters.replaced_workers,
             bad_samples=list(bad_samples),
             reuse=reuse,
@@ -96,6 +99,16 @@ class Report:
         total = self.wait_seconds + self.stages["consume"].seconds
         return self.wait_seconds / total if total and self.batches else 0.0
 
+    @property
+    def _who(self) -> str:
+        """What the workers are, as it is shown."""
+        if self.threads == 1 or self.executor != "processes" or self.workers == 1:
+            return self.executor
+        processes = -(-self.workers // self.threads)
+        threads = -(-self.workers // processes)
+        each = f"{threads} threads" if self.workers % processes == 0 else f"up to {threads} threads"
+        return f"{processes} process{'es' if processes > 1 else ''} × {each}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
         return {
@@ -106,6 +119,7 @@ class Report:
             "wait_share": self.wait_share,
             "workers": self.workers,
             "executor": self.executor,
+            "threads": self.threads,
             "replaced_workers": self.replaced_workers,
             "stages": {
                 name: {"calls": stage.calls, "seconds": stage.seconds, "bytes": stage.nbytes}
@@ -162,7 +176,7 @@ class Report:
     def _summary(self) -> str:
         parts = [
             f"{self.samples:,} samples in {self.batches:,} batches",
-            f"{self.workers} workers ({self.executor})",
+            f"{self.workers} workers ({self._who})",
             f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the training loop's time",
         ]
         if self.replaced_workers:
@@ -175,7 +189,7 @@ class Report:
         figures = {
             "samples": f"{self.samples:,}",
             "batches": f"{self.batches:,}",
-            f"workers ({self.executor})": f"{self.workers}",
+            f"workers ({self._who})": f"{self.workers}",
             "waiting for batches": f"{self.wait_seconds:.2f} s",
             "of the training loop's time": f"{self.wait_share:.0%}",
         }

@@ -219,6 +219,11 @@ class Packed:
         """The number of each class, by its name."""
         return {name: number for number, name in enumerate(self.classes)}
 
+    def encoded_nbytes(self, index: int) -> int:
+        """How many bytes of a sample have to be decoded: none of pixels."""
+        _, _, length, _, _, decoding = self._row(index)
+        return length if self.index.decodings[decoding].get("kind") == "bytes" else 0
+
     def lengths(self) -> NDArray[np.int64]:
         """The stored size of each sample in bytes; of chunks that hold several, its share."""
         rows = self._all_rows()

@@ -114,6 +114,10 @@ class RemoteFolder(LabelledFiles):
         """The URL of a sample."""
         return self._store.name_of(f"{self._path}/{os.fsdecode(self._files[index])}")
 
+    def encoded_nbytes(self, index: int) -> int:
+        """The size of a sample's object."""
+        return int(self._sizes[index])
+
     def lengths(self) -> NDArray[np.int64]:
         """The size of each sample's object."""
         return self._sizes

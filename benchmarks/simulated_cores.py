@@ -1,0 +1,82 @@
+"""Datasets whose work is a sleep: many cores on a machine that has few.
+
+Decoding (or, of raw pixels, reading) sleeps without the GIL, as long as it would take, and gives the same
+pixels each time. All else is real: the messages, the files that are opened, random numbers, crops, labels,
+what each sample and each batch costs in Python.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+FILES, PIXELS, CROP = 2048, 64, 32
+KINDS = ("JPEG files", "raw packed")
+
+
+def make_images(folder: Path) -> None:
+    """Small images, as files and packed as pixels."""
+    from PIL import Image
+
+    from rekindle.fetch import writer_for
+
+    pixels = np.random.default_rng(0).integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG")
+    (folder / "files").mkdir()
+    for number in range(FILES):
+        (folder / "files" / f"{number}.jpg").write_bytes(buffer.getvalue())
+    writer = writer_for(folder / "raw.h5")
+    for number in range(FILES):
+        writer.add(f"{number}", pixels, number % 10)
+    writer.close()
+
+
+def images(folder: str, kind: str) -> Any:
+    """The native dataset of one kind of images: a random crop, a flip and a normalization."""
+    import rekindle as rk
+
+    T = rk.transforms  # noqa: N806
+    steps = [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(*_MEAN_STD)]
+    if kind == "raw packed":
+        return rk.open(f"{folder}/raw.h5", transform=steps)
+    labels = {f"{number}.jpg": number % 10 for number in range(FILES)}
+    return rk.open(f"{folder}/files", transform=steps, labels=labels)
+
+
+_MEAN_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@contextmanager
+def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
+    """Decoding, or reading of pixels, sleeps; workers started within this do so.
+
+    `threads` is how many of them share a process: it is otherwise decided by the size of the images, and
+    these are small.
+    """
+    from rekindle.fetch.packed.source import Packed
+    from rekindle.loader import settings
+    from rekindle.prepare.decode import jpeg
+
+    if kind == "raw packed":
+        slow: Any = patch.object(Packed, "read", _sleeping(Packed.read, seconds))
+    else:
+        image = np.zeros((PIXELS, PIXELS, 3), np.uint8)
+        slow = patch.object(jpeg.simplejpeg, "decode_jpeg", _sleeping(lambda *_, **__: image, seconds))
+    with slow, patch.object(settings, "threads_per_process", lambda *_: threads):
+        yield
+
+
+def _sleeping(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(seconds)
+        return function(*arguments, **options)
+
+    return slow

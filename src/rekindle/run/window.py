@@ -1,0 +1,45 @@
+"""How many batches are on their way at once: what the training loop can use, not more the more workers.
+
+All workers fill each batch, so a few batches are enough to have them all at work, and each of them takes
+memory. Only where each batch is loaded by one worker, as in torch's loader, do more workers need more of
+them. Nothing here depends on a clock: a user's sampler is asked for batches this far ahead.
+"""
+
+from __future__ import annotations
+
+_BATCHES = 4
+_TORCHS = 2  # batches a worker: torch's default
+_SAMPLES_PER_WORKER = 4  # at least, so that each has something to load while its last answer is on its way
+_SMALL = 32 << 20  # bytes in all: as long as batches take no more than this, short samples get more of them
+
+
+class Window:
+    """The number of batches in flight, `size`, as far as is known what batches are.
+
+    `given` is the number that the user asked for, `whole` says that each is loaded by one worker.
+    """
+
+    def __init__(self, workers: int, given: int | None, *, whole: bool) -> None:
+        self._workers, self._given, self._whole = workers, given, whole
+        self._rows, self._nbytes = 1, 0  # of a batch
+
+    @property
+    def size(self) -> int:
+        """How many batches there may be."""
+        if self._given is not None:
+            return self._given
+        torchs = _TORCHS * self._workers
+        if self._whole:
+            return torchs
+        # With two workers one less than torch has: the loop holds two batches for a moment, with torch one.
+        few = min(_BATCHES, max(torchs - 1, 2))
+        fewest = max(few, -(-_SAMPLES_PER_WORKER * self._workers // self._rows))
+        return max(fewest, min(torchs, _SMALL // self._nbytes)) if self._nbytes else fewest
+
+    def note_whole(self) -> None:
+        """Note that each batch is loaded by one worker."""
+        self._whole = True
+
+    def note_batch(self, rows: int, nbytes: int = 0) -> None:
+        """Note how many samples a batch has, and the bytes that it takes if they are known."""
+        self._rows, self._nbytes = max(rows, self._rows), max(nbytes, self._nbytes)

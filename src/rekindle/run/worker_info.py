@@ -1,0 +1,63 @@
+"""What `torch.utils.data.get_worker_info()` gives in a worker process, and its seeds, as in torch's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch.utils.data import _utils
+
+from rekindle.core.global_rng import seed_like_torch
+from rekindle.core.samples import Batch
+from rekindle.run.job import Job
+
+
+class RecordingWorkerInfo(_utils.worker.WorkerInfo):
+    """Torch's worker info, which records whether the dataset has read the worker's id.
+
+    There is one a process, and `id` and `seed` are those of the thread that asks.
+    """
+
+    __slots__ = ()
+    id_was_read = False
+    beside = threading.local()  # `number`: how much higher than the first worker's a thread's own number is
+
+    def __getattribute__(self, name: str) -> object:
+        value = super().__getattribute__(name)
+        if name == "id":
+            RecordingWorkerInfo.id_was_read = True
+        if name in ("id", "seed"):
+            return value + getattr(RecordingWorkerInfo.beside, "number", 0)
+        return value
+
+
+def seed_worker(job: Job, number: int, base_seed: int) -> None:
+    """Seed the generators and set `get_worker_info()` as torch's own worker does when it starts."""
+    seed_like_torch(base_seed, number)
+    _utils.worker._worker_info = RecordingWorkerInfo(
+        id=number, num_workers=job.workers, seed=base_seed + number, dataset=job.read_from
+    )
+
+
+_CollateMap: TypeAlias = dict[type | tuple[type, ...], Callable[..., Batch]]
+
+
+def stack_without_shared_memory() -> None:
+    """Make `default_collate` use plain memory: the slots are what is shared, not `/dev/shm`."""
+    table = _utils.collate.default_collate_fn_map
+    if table.get(torch.Tensor) is _utils.collate.collate_tensor_fn:
+        table[torch.Tensor] = _stack
+
+
+def _stack(batch: list[torch.Tensor], *, collate_fn_map: _CollateMap | None = None) -> torch.Tensor:
+    first = batch[0]
+    if first.layout is torch.strided and not first.is_nested:
+        return torch.stack(batch, 0)
+    info, _utils.worker._worker_info = _utils.worker._worker_info, None
+    try:
+        stacked: torch.Tensor = _utils.collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return stacked
+    finally:
+        _utils.worker._worker_info = info
