@@ -27,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Any:
-    return image_folder(tmp_path, v1.Compose(STEPS))
+    return image_folder(tmp_path, v1.Compose([*STEPS]))
 
 
 def labels_of(batches: Any) -> list[list[int]]:
