@@ -24,6 +24,7 @@ PROGRAMS = (
     "layers",
     "echo",
     "pil_pipeline",
+    "native",
     "small_arrays",
     "tensor_dataset",
     "first_batch",

@@ -1,4 +1,4 @@
-"""`rk.native`: the same samples and labels as torchvision's datasets give, or a list of what is in the way."""
+"""`rk.native`: the samples and labels that torchvision's datasets give, or a list of what is in the way."""
 
 from __future__ import annotations
 
@@ -184,7 +184,13 @@ def test_everything_that_cannot_be_translated_is_listed(tmp_path: Path) -> None:
     folder.samples[3] = (folder.samples[3][0], 0.5)
     with pytest.raises(rk.ArgumentError) as error:
         rk.native(folder)
-    for part in ("4 things", "target_transform=", "loader=<built-in", "FiveCrop", "Compose[3].RandomPerspective"):
+    for part in (
+        "4 things",
+        "target_transform=",
+        "loader=<built-in",
+        "FiveCrop",
+        "Compose[3].RandomPerspective",
+    ):
         assert part in str(error.value)
     folder.loader = torchvision.datasets.folder.default_loader
     with pytest.raises(rk.ArgumentError, match=r"labels are not all integers \(float\)"):
@@ -196,7 +202,10 @@ def test_everything_that_cannot_be_translated_is_listed(tmp_path: Path) -> None:
     [
         (lambda folder: setattr(folder, "transform", None), "samples are Pillow images"),
         (lambda folder: setattr(folder, "transform", v1.Resize(8)), "ends in a Pillow image"),
-        (lambda folder: setattr(folder, "transform", lambda image: image), "not a transform of torchvision's"),
+        (
+            lambda folder: setattr(folder, "transform", lambda image: image),
+            "not a transform of torchvision's",
+        ),
         (lambda folder: setattr(folder, "transforms", lambda *both: both), "image and label together"),
         (lambda folder: folder.samples.append(("a.exr", 1)), "no decoder is known"),
         (lambda folder: setattr(folder, "samples", [(path, True) for path, _ in folder.samples]), "bool"),
@@ -218,7 +227,9 @@ def test_what_would_be_lost_is_refused(change: Any, reason: str, tmp_path: Path)
 
 def test_nobodys_getitem_is_bypassed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = image_folder(tmp_path, evaluation(v1))
-    with pytest.raises(rk.ArgumentError, match=r"Relabelled.*__getitem__ is that of|Relabelled is no dataset"):
+    with pytest.raises(
+        rk.ArgumentError, match=r"Relabelled.*__getitem__ is that of|Relabelled is no dataset"
+    ):
         rk.native(Relabelled(folder.root, evaluation(v1)))
     with pytest.raises(rk.ArgumentError, match="OwnSubset gives its samples in a way of its own"):
         rk.native(OwnSubset(folder, [1]))
@@ -232,7 +243,10 @@ def test_nobodys_getitem_is_bypassed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_parts_with_different_transforms_are_refused(tmp_path: Path) -> None:
-    one, other = image_folder(tmp_path / "one", evaluation(v1)), image_folder(tmp_path / "two", evaluation(v1, 20))
+    one, other = (
+        image_folder(tmp_path / "one", evaluation(v1)),
+        image_folder(tmp_path / "two", evaluation(v1, 20)),
+    )
     with pytest.raises(rk.ArgumentError, match="have different transforms"):
         rk.native(ConcatDataset([one, other]))
     other.transform = evaluation(v1)

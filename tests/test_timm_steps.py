@@ -49,7 +49,9 @@ def test_operations_are_timms_to_the_bit(name: str, resample: int) -> None:
             if name == "GaussianBlurRand":
                 continue
             given = () if argument is None else (argument,)
-            if name.startswith("Posterize") and argument == 0:  # Pillow 13 raises an error, others give black.
+            if (
+                name.startswith("Posterize") and argument == 0
+            ):  # Pillow 13 raises an error, others give black.
                 assert not perform(PHOTOGRAPH, name, argument, resample, ours.fill).any()
                 continue
             theirs = op.aug_fn(Image.fromarray(PHOTOGRAPH), *given, **op.kwargs)
@@ -81,7 +83,9 @@ def called(op: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return result
 
 
-@pytest.mark.parametrize("config", ["rand-m9-mstd0.5", "rand-m7-mstd101-inc1", "rand-m14-n3-mmax20-mstd2-p0.7"])
+@pytest.mark.parametrize(
+    "config", ["rand-m9-mstd0.5", "rand-m7-mstd101-inc1", "rand-m14-n3-mmax20-mstd2-p0.7"]
+)
 def test_magnitudes_have_timms_distribution(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     augment = auto_augment.rand_augment_transform(config, dict(HPARAMS))
     step = step_of(augment)
@@ -95,7 +99,8 @@ def test_magnitudes_have_timms_distribution(config: str, monkeypatch: pytest.Mon
         one, other = (np.sort([value for value in values if value is not None]) for values in (theirs, mine))
         both = np.concatenate([one, other])
         furthest = np.abs(
-            np.searchsorted(one, both, "right") / len(one) - np.searchsorted(other, both, "right") / len(other)
+            np.searchsorted(one, both, "right") / len(one)
+            - np.searchsorted(other, both, "right") / len(other)
         ).max()
         assert furthest < 1.95 * (1 / len(one) + 1 / len(other)) ** 0.5, op.name  # Kolmogorov and Smirnov
 
@@ -143,7 +148,15 @@ def test_the_random_crop_chooses_its_interpolation() -> None:
     modes = Counter(step.interpolation_of(row).value for row in counter_rng.uniforms(0, range(400), count=5))
     assert {*modes} == {"bilinear", "bicubic"}
     assert 150 < modes["bilinear"] < 250
-    assert len({repr(mode) for mode in step_of(timm_transforms.RandomResizedCropAndInterpolation(9)).interpolations}) == 1
+    assert (
+        len(
+            {
+                repr(mode)
+                for mode in step_of(timm_transforms.RandomResizedCropAndInterpolation(9)).interpolations
+            }
+        )
+        == 1
+    )
 
 
 CROPS: dict[str, Any] = {
@@ -224,7 +237,9 @@ def test_create_transform_on_timms_image_dataset(options: dict[str, Any], tmp_pa
     native = rk.native(dataset)
     expected, found = dataset[3], native[3]
     assert (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype)
-    assert [native[index][1] for index in range(len(native))] == [label for _, label in dataset.reader.samples]
+    assert [native[index][1] for index in range(len(native))] == [
+        label for _, label in dataset.reader.samples
+    ]
     if not options["is_training"] or "no_aug" in options:
         scale = 1 if found[0].dtype == torch.uint8 else 0.225 * 255
         apart = (expected[0].float() - found[0].float()).abs() * scale
@@ -240,12 +255,16 @@ def test_what_timm_would_do_otherwise_is_refused(tmp_path: Path, monkeypatch: py
     augment = auto_augment.rand_augment_transform("rand-m9", dict(HPARAMS))
     monkeypatch.setattr(augment.ops[3], "level_fn", lambda level, hparams: (level * 2,))
     dataset.transform = v1.Compose([augment, v1.ToTensor()])
-    with pytest.raises(rk.ArgumentError, match=r"its operation Rotate takes \(0.0,\)|its operation Rotate takes"):
+    with pytest.raises(
+        rk.ArgumentError, match=r"its operation Rotate takes \(0.0,\)|its operation Rotate takes"
+    ):
         rk.native(dataset)
     monkeypatch.setattr(augment.ops[3], "aug_fn", lambda image, *_: image)
     with pytest.raises(rk.ArgumentError, match="Rotate is done by"):
         rk.native(dataset)
     dataset.transform = v1.ToTensor()
     dataset.load_bytes, dataset.input_img_mode, dataset.target_transform = True, "L", str
-    with pytest.raises(rk.ArgumentError, match=r"3 things[^~]*load_bytes[^~]*input_img_mode[^~]*target_transform"):
+    with pytest.raises(
+        rk.ArgumentError, match=r"3 things[^~]*load_bytes[^~]*input_img_mode[^~]*target_transform"
+    ):
         rk.native(dataset)

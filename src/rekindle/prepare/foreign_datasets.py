@@ -102,7 +102,10 @@ def look_into(dataset: Dataset) -> tuple[ForeignImages | None, list[str]]:
     if joint is not None and _name(type(joint)) != "torchvision.datasets.vision.StandardTransform":
         problems.append(f"transforms={joint!r} works on image and label together")
     elif isinstance(place, _Files) and place.joint:
-        transform, target_transform = getattr(joint, "transform", None), getattr(joint, "target_transform", None)
+        transform, target_transform = (
+            getattr(joint, "transform", None),
+            getattr(joint, "target_transform", None),
+        )
     problems += _of_target_transform(target_transform)
     try:
         found = _files(dataset, place) if isinstance(place, _Files) else _pixels(dataset, place)

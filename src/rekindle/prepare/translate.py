@@ -59,7 +59,9 @@ def _as_one(dataset: Any) -> NativeDataset:
 def _translated(dataset: Any, where: str, problems: list[str]) -> Any:
     """The native equal; adds to the problems if there is none."""
     if isinstance(dataset, IterableDataset):
-        problems.append(f"{where}{type(dataset).__name__} is an IterableDataset, which has no list of samples")
+        problems.append(
+            f"{where}{type(dataset).__name__} is an IterableDataset, which has no list of samples"
+        )
         return None
     if as_native(dataset) is not None:
         return dataset

@@ -29,7 +29,9 @@ def decode_window(header: Header, data: Encoded, step: WindowStep, uniforms: Uni
     height, width = -(-header.height // shrink), image.shape[1]
     top, bottom = _scaled(window.top, window.height, height / header.height, height)
     left, right = _scaled(window.left, window.width, width / header.width, width)
-    return resample(image, (top, left, bottom - top, right - left), window.size, step.interpolation_of(uniforms))
+    return resample(
+        image, (top, left, bottom - top, right - left), window.size, step.interpolation_of(uniforms)
+    )
 
 
 def _scaled(start: int, length: int, scale: float, limit: int) -> tuple[int, int]:

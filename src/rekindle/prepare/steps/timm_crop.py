@@ -27,7 +27,7 @@ class _RandomInterpolation(WindowStep):
 
 
 class TimmRandomResizedCrop(_RandomInterpolation):
-    """timm's RandomResizedCropAndInterpolation: torchvision's box, and an interpolation that may be random."""
+    """timm's RandomResizedCropAndInterpolation: torchvision's box, an interpolation that may be random."""
 
     uniforms = 5
     diversity = math.inf

@@ -1,8 +1,8 @@
 """The operations of timm's RandAugment and AutoAugment, with timm's ranges of magnitudes.
 
-They differ from torchvision's: in their ranges, in noise on the magnitude (`mstd`), in a probability for each,
-in what lies outside the image, and in an interpolation that may be random. What moves pixels, and the blur,
-is left to Pillow, as timm does: the others are equal to Pillow's to the bit.
+They differ from torchvision's: in their ranges, in noise on the magnitude (`mstd`), in a probability for
+each, in what lies outside the image, and in an interpolation that may be random. What moves pixels, and the
+blur, is left to Pillow, as timm does; blends are within one grey level of Pillow's, all others are equal.
 """
 
 from __future__ import annotations
@@ -126,10 +126,8 @@ ARGUMENTS: dict[str, _ToArgument | None] = {
     "Solarize": _threshold,
     "SolarizeIncreasing": lambda level, sign, _: 256 - _threshold(level, sign, _),
     "SolarizeAdd": lambda level, _, __: min(128, int((level / LEVELS) * 110)),
-    **{name: _enhance for name in ("Color", "Contrast", "Brightness", "Sharpness")},
-    **{
-        f"{name}Increasing": _enhance_increasing for name in ("Color", "Contrast", "Brightness", "Sharpness")
-    },
+    **dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), _enhance),
+    **{f"{name}Increasing": _enhance_increasing for name in ("Color", "Contrast", "Brightness", "Sharpness")},
     "ShearX": _shear,
     "ShearY": _shear,
     "TranslateX": lambda level, sign, most: sign * ((level / LEVELS) * most[0]),
