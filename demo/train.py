@@ -179,8 +179,8 @@ def make_images(console: Console) -> Path:
 def table(results: list[Result], title: str) -> Table:
     """The comparison, and how many times torch's speed each row has."""
     out = Table(title=title, title_justify="left")
-    out.add_column("loader")
-    for heading in ("samples/s", "to torch", "model waited", "share of the time", "accuracy"):
+    out.add_column("loader", no_wrap=True)
+    for heading in ("samples/s", "to torch", "waited", "of the time", "accuracy"):
         out.add_column(heading, justify="right")
     for r in results:
         waited, share = f"{r.waited:.1f} s", f"{r.waited / r.seconds:.0%}"
