@@ -96,8 +96,8 @@ class ArrayImages(NativeImages):
     def fingerprint(self) -> str:
         """Changes with the images and labels: the key of caches on disk."""
         digest = hashlib.blake2b(f"{self.images.shape}".encode(), digest_size=16)
-        digest.update(self.images)
-        digest.update(np.ascontiguousarray(self._labels))
+        digest.update(self.images.data)
+        digest.update(np.ascontiguousarray(self._labels).data)
         return digest.hexdigest()
 
     @property

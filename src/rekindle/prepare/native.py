@@ -197,13 +197,13 @@ def follow_changes(given: object, native: object) -> None:
         if isinstance(again, NativeSubset):
             native.become(again)
     if isinstance(native, NativeConcat) and isinstance(given, ConcatDataset):
-        again = for_workers(given)
-        if not isinstance(again, NativeConcat):
+        joined: object = for_workers(given)
+        if not isinstance(joined, NativeConcat):
             raise ArgumentError(
                 "the parts of the ConcatDataset no longer have one and the same transform, as they had when "
                 "this DataLoader was made. Make another DataLoader for it."
             )
-        native.become(again)
+        native.become(joined)
 
 
 def _follow_transforms(dataset: object) -> None:

@@ -77,7 +77,8 @@ class NativeConcat:
     def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
         numbers, within = self._find_many(indices)
         if len(numbers) and (numbers == numbers[0]).all():
-            return self.parts[numbers[0]].write_many(within.tolist(), uniforms, out)
+            only = self.parts[int(numbers[0])]
+            return only.write_many(within.tolist(), uniforms, out)
         found = zip(numbers.tolist(), within.tolist(), strict=True)
         return [self.parts[n].write(i, uniforms[row], out[row]) for row, (n, i) in enumerate(found)]
 
