@@ -71,6 +71,21 @@ def test_a_dataset_that_is_native_already_stays_as_it_is(folder: Any) -> None:
     assert rk.DataLoader(ours, native=True)._reuse.dataset is ours
 
 
+@pytest.mark.parametrize("dataset", [range(6), [1.5, 2.5], torch.utils.data.TensorDataset(torch.zeros(4))])
+def test_auto_leaves_any_other_dataset_as_it_is(dataset: Any) -> None:
+    expected = [*rk.DataLoader(dataset, batch_size=2)]
+    found = [*rk.DataLoader(dataset, batch_size=2, native="auto")]
+    assert repr(expected) == repr(found)
+    with pytest.raises(rk.ArgumentError, match="is no dataset of torchvision's"):
+        rk.DataLoader(dataset, native=True)
+
+
+def test_a_dataset_that_lacks_what_it_should_have_is_loaded_as_it_is(folder: Any) -> None:
+    del folder.samples
+    with pytest.raises(rk.ArgumentError, match="has no attribute 'samples'"):
+        rk.native(folder)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_changes_between_epochs_are_followed(folder: Any, way: str) -> None:
     options: dict[str, Any] = {"batch_size": SAMPLES, "native": True, **WAYS[way]}

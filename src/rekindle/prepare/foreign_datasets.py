@@ -112,7 +112,7 @@ def look_into(dataset: Dataset) -> tuple[ForeignImages | None, list[str]]:
         if len(found.labels) != len(dataset):
             problems.append(f"it has {len(found.labels)} samples, but len() gives {len(dataset)}")
         return found._replace(transform=transform), problems
-    except ArgumentError as error:
+    except (ArgumentError, AttributeError, TypeError) as error:  # of another version, or half made
         return ForeignImages(transform, np.empty(0, dtype=np.int64)), [*problems, str(error)]
 
 
@@ -122,8 +122,8 @@ def _giver_of_samples(dataset: object) -> str:
         method = vars(kind).get("__getitem__")
         if method is None:
             continue
-        written = f"{method.__module__}.{method.__qualname__}" if hasattr(method, "__qualname__") else ""
-        return _name(kind) if written == f"{_name(kind)}.__getitem__" else written or repr(method)
+        written = f"{getattr(method, '__module__', kind.__module__)}.{getattr(method, '__qualname__', '?')}"
+        return _name(kind) if written == f"{_name(kind)}.__getitem__" else written
     return "nobody"
 
 
@@ -259,6 +259,6 @@ def _look_into_timm(dataset: Dataset, problems: list[str]) -> tuple[ForeignImage
         return nothing, problems
     try:
         found = _listed(*_unzipped(reader.samples, "reader.samples"))
-    except ArgumentError as error:
+    except (ArgumentError, AttributeError, TypeError) as error:
         return nothing, [*problems, str(error)]
     return found._replace(transform=dataset.transform), problems

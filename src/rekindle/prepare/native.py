@@ -191,7 +191,7 @@ def follow_changes(given: object, native: object) -> None:
     if isinstance(given, TranslatedDataset):
         given.follow()
         return
-    _follow_transforms(given)
+    follow_transforms(given)
     if isinstance(native, NativeSubset) and isinstance(given, Subset):
         again = for_workers(given)
         if isinstance(again, NativeSubset):
@@ -206,12 +206,13 @@ def follow_changes(given: object, native: object) -> None:
         native.become(joined)
 
 
-def _follow_transforms(dataset: object) -> None:
+def follow_transforms(dataset: object) -> None:
+    """Have datasets of ours, or parts of one, run their steps as they are now."""
     if isinstance(dataset, Subset):
-        _follow_transforms(dataset.dataset)
+        follow_transforms(dataset.dataset)
     elif isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
-            _follow_transforms(part)
+            follow_transforms(part)
     elif isinstance(dataset, NativeImages):
         dataset.follow_transform()
 

@@ -11,7 +11,7 @@ from rekindle.fetch.listed_files import ListedFiles
 from rekindle.prepare.array_images import ArrayImages
 from rekindle.prepare.foreign_datasets import ForeignImages, look_into
 from rekindle.prepare.image_dataset import ImageDataset
-from rekindle.prepare.native import NativeDataset, as_native, is_torchs
+from rekindle.prepare.native import NativeDataset, as_native, follow_transforms, is_torchs
 from rekindle.prepare.native_concat import NativeConcat, check_one_transform
 from rekindle.prepare.native_subset import NativeSubset
 from rekindle.prepare.translated import TranslatedDataset
@@ -51,6 +51,7 @@ def translated(dataset: Any) -> TranslatedDataset:
 
 
 def _as_one(dataset: Any) -> NativeDataset:
+    follow_transforms(dataset)  # Some parts may be ours.
     found = as_native(native(dataset))
     assert found is not None
     return found

@@ -32,6 +32,7 @@ class TranslatedDataset:
     """
 
     device_steps = None
+    immutable_attributes = ("original",)  # `follow` sees what was changed in it.
 
     def __init__(self, original: Any, translate: Translate, is_same: Callable[[Any, Any], bool]) -> None:
         self.version = 0
