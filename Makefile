@@ -25,8 +25,13 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/.rekindle
-	$(BIN)/python demo/train.py $(if $(DATA),--data '$(DATA)')
+# The demo compares with torchvision's transforms, which Rekindle itself does not need.
+$(VENV)/.demo: $(VENV)/.rekindle
+	$(PIP) --editable '.[bench]'
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m demo.train $(if $(DATA),--data '$(DATA)')
 
 test: $(VENV)/.dev
 	$(PYTEST) $(BESIDE) -m 'not slow and not alone'

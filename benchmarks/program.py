@@ -25,6 +25,7 @@ PROGRAMS = (
     "layers",
     "echo",
     "pil_pipeline",
+    "native",
     "small_arrays",
     "tensor_dataset",
     "first_batch",

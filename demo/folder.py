@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demo.colours import MADE_UP_CLASSES, group_by_colour
+
 IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 VALIDATION_NAMES = ("val", "valid", "validation", "test")
 
@@ -29,10 +31,13 @@ def read_image_folder(folder: Path, most: int) -> ImageFolder:
     """The images in `folder`, at most about `most` of them, four fifths of those for training.
 
     With `folder/train` and `folder/val` those are the two parts; otherwise every fifth image of
-    each class, in the order of their names, is for validation.
+    each class, in the order of their names, is for validation. Without class folders, images get labels
+    by their colours.
     """
     if not folder.is_dir():
         raise FolderError(f"there is no folder {folder}: give one that holds a folder a class.")
+    if not _has_classes(folder):
+        return _labelled_by_colour(folder, most)
     val_folder = next((folder / n for n in VALIDATION_NAMES if (folder / n).is_dir()), None)
     if (folder / "train").is_dir() and val_folder:
         classes = _class_names(folder / "train")
@@ -54,6 +59,29 @@ def read_image_folder(folder: Path, most: int) -> ImageFolder:
             "it needs some of both, so at least five images in a class."
         )
     return ImageFolder(classes, _thin(train, most * 4 // 5), _thin(val, most // 5))
+
+
+def _has_classes(folder: Path) -> bool:
+    """Whether at least two folders, here or in `train`, hold images."""
+    inside = folder / "train" if (folder / "train").is_dir() else folder
+    return sum(any(_images(path)) for path in inside.iterdir() if path.is_dir()) >= 2
+
+
+def _labelled_by_colour(folder: Path, most: int) -> ImageFolder:
+    paths = _images(folder)
+    if len(paths) < MADE_UP_CLASSES * 5:
+        raise FolderError(
+            f"{folder} holds {len(paths)} images: it needs at least {MADE_UP_CLASSES * 5}, with names that "
+            f"end in {', '.join(sorted(IMAGE_ENDINGS))}, and a folder a class if they have labels."
+        )
+    labelled = [
+        (path, label) for path, label in zip(paths, group_by_colour(paths), strict=True) if label >= 0
+    ]
+    parts: tuple[list[Labelled], list[Labelled]] = ([], [])
+    for number, sample in enumerate(labelled):
+        parts[number % 5 == 4].append(sample)
+    classes = [f"colours {number + 1}" for number in range(MADE_UP_CLASSES)]
+    return ImageFolder(classes, _thin(parts[0], most * 4 // 5), _thin(parts[1], most // 5))
 
 
 def _class_names(folder: Path) -> list[str]:

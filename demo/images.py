@@ -1,6 +1,6 @@
 """Makes the demo's image folder: 1,500 JPEGs of 10 classes, about 320 pixels a side.
 
-    python demo/images.py              # prints the folder, .cache/demo-images
+    python -m demo.images             # prints the folder, .cache/demo-images
 
 Nothing is downloaded. Each image is a scene that a small network can learn to tell from the
 others (bricks, clouds, leaves, ...), at a random angle, scale, colour and light, with another scene

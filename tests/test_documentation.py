@@ -69,6 +69,8 @@ def beside_frameworks(monkeypatch):
 )
 def test_the_code_of_a_document_runs_from_top_to_bottom(document, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    if any("torchvision" in block for block in code_blocks(document)):
+        importlib.import_module("benchmarks.torchvision_on_cpu")
     run_code(document)
     assert PRINTED.get(document, "") in capsys.readouterr().out
 

@@ -33,6 +33,7 @@ from .loader.dataloader import DataLoader
 from .prepare.array_images import ArrayImages
 from .prepare.image_dataset import ImageDataset
 from .prepare.open_dataset import open
+from .prepare.translate import native
 from .reuse.cache.codecs import Jpeg
 from .reuse.diversity import Diversity, diversity
 from .reuse.settings import Echo, Refurbish
@@ -88,6 +89,7 @@ __all__ = [
     "diversity",
     "find_redundancy",
     "info",
+    "native",
     "open",
     "pack",
     "train_proxy",

@@ -37,7 +37,13 @@ from rekindle.prepare.steps.point_operations import (
 from rekindle.prepare.steps.rand_augment import RandAugment, TrivialAugmentWide
 from rekindle.prepare.steps.resize import Resize
 from rekindle.prepare.steps.step import Step
-from rekindle.prepare.steps.to_tensor import ConvertImageDtype, Normalize, PILToTensor, ToTensor
+from rekindle.prepare.steps.to_tensor import (
+    ConvertImageDtype,
+    FirstChannel,
+    Normalize,
+    PILToTensor,
+    ToTensor,
+)
 
 __all__ = [
     "AutoAugment",
@@ -49,6 +55,7 @@ __all__ = [
     "ConvertImageDtype",
     "CutMix",
     "Equalize",
+    "FirstChannel",
     "GaussianBlur",
     "InterpolationMode",
     "Invert",

@@ -18,7 +18,7 @@ from rekindle.run.stream_reader import is_stateful
 # The arguments that torch's loader does not have.
 OWN = (
     "seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory", "device",
-    "batch_transform", "importance", "redundancy",
+    "batch_transform", "importance", "redundancy", "native",
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from rekindle.core.samples import Batch, Sample
 from rekindle.loader import accelerate, arguments, checkpoint
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
+from rekindle.loader.native_option import Native, dataset_to_load
 from rekindle.loader.representation import represent
 from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse import Echo, Refurbish
@@ -72,6 +73,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         importance: Which samples an epoch has, and at what weight: `Buckets()`, …, or an
             `ImportanceMethod` of your own.
         redundancy: `Redundancy(…)`: what to do with near-duplicates.
+        native: True loads the native equal of a dataset of torchvision's or timm's (`rekindle.native`), which
+            is several times as fast, and raises an error that lists what cannot be translated. "auto" leaves
+            such a dataset as it is, and logs what was done. `loader.dataset` stays the dataset given.
 
     Workers end with the loader, with `close()`, or with a `with` block.
 
@@ -112,6 +116,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         batch_transform: Any = None,
         importance: ImportanceMethod | EpochPlanner | None = None,
         redundancy: Redundancy | None = None,
+        native: Native = False,
     ) -> None:
         arguments.check_workers(num_workers)
         super().__init__(
@@ -136,18 +141,19 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         self.device, self.batch_transform = device, batch_transform
-        self.importance, self.redundancy = importance, redundancy
+        self.importance, self.redundancy, self.native = importance, redundancy, native
         own_batches = self._auto_collation and self.batch_size is None
         arguments.check_reuse(reuse, final_transform, self._order, self.sampler, own_batches)
         arguments.check_memory(memory, reuse)
         arguments.check_redundancy(redundancy, self._order, seed, reuse)
         arguments.check_importance(importance, self._order, seed, reuse)
-        self._reuse = ReuseSession(dataset, reuse, final_transform, memory, self.seed, redundancy)
+        to_load = dataset_to_load(dataset, native)
+        self._reuse = ReuseSession(to_load, reuse, final_transform, memory, self.seed, redundancy)
         as_given = self.collate_fn is default_collate and final_transform is None
         by_rows = self._auto_collation and as_given and not is_iterable
         reuses = final_transform is not None or self._reuse.keeps_account
         self._placement = Placement.of(
-            dataset, device, batch_transform, batched=self._auto_collation, by_rows=by_rows, reuses=reuses
+            to_load, device, batch_transform, batched=self._auto_collation, by_rows=by_rows, reuses=reuses
         )
         self._counters, self._bad_samples = Counters(), BadSamples(on_error, error_budget)
         self._importance: ImportanceSession | None = None
@@ -406,8 +412,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept, _epochs=Epochs())
         self._epochs.next_epoch = self._progress.position.epoch
+        to_load = dataset_to_load(self.dataset, self.native)
         self._reuse = ReuseSession(
-            self.dataset, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
+            to_load, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
         )
         if self._importance is not None:
             self._importance.duplicates = self._reuse.redundant

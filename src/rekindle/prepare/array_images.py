@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -25,7 +26,8 @@ class ArrayImages(NativeImages):
     Flips, crops, conversion and normalization of a whole batch are one call.
 
     Args:
-        images: An array of bytes, samples × height × width × 3.
+        images: An array of bytes, samples × height × width × 3; or, grey, samples × height × width, which
+            steps see with three equal channels (`FirstChannel` after the conversion leaves one).
         labels: A label for each.
         transform: Steps of `rekindle.transforms`, in a list or a Compose; None yields the arrays unchanged.
         dtype: `torch.uint8` leaves the conversion to floats and the normalization to the device.
@@ -45,9 +47,11 @@ class ArrayImages(NativeImages):
         place: str | int = "cpu",
     ) -> None:
         array = np.asarray(images)
-        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+        self._is_grey = array.ndim == 3
+        if array.dtype != np.uint8 or not (self._is_grey or (array.ndim == 4 and array.shape[3] == 3)):
             raise ArgumentError(
-                f"images are {array.dtype} {array.shape}. Give bytes (uint8), samples × height × width × 3."
+                f"images are {array.dtype} {array.shape}. Give bytes (uint8), samples × height × width × 3, "
+                "or without the 3 if they are grey."
             )
         self.images: NDArray[np.uint8] = np.ascontiguousarray(array)
         self._labels = np.asarray(labels, dtype=np.int64)
@@ -68,7 +72,7 @@ class ArrayImages(NativeImages):
         if steps is None:
             raise ArgumentError(f"transform is {transform!r}. Give steps of rekindle.transforms.")
         self._transform = transform
-        _, height, width, _ = self.images.shape
+        height, width = self.images.shape[1:3]
         self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, size=(height, width))
 
     def _use(self, pipeline: Pipeline) -> None:
@@ -86,6 +90,18 @@ class ArrayImages(NativeImages):
     def __len__(self) -> int:
         return len(self.images)
 
+    def has_the_same(self, other: ArrayImages) -> bool:
+        """Whether another dataset has the same images and labels."""
+        return np.array_equal(self._labels, other._labels) and np.array_equal(self.images, other.images)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the images and labels: the key of caches on disk."""
+        digest = hashlib.blake2b(f"{self.images.shape}".encode(), digest_size=16)
+        digest.update(self.images.data)
+        digest.update(np.ascontiguousarray(self._labels).data)
+        return digest.hexdigest()
+
     @property
     def targets(self) -> list[int]:
         """The label of each sample."""
@@ -93,8 +109,11 @@ class ArrayImages(NativeImages):
         return targets
 
     def raw(self, index: int) -> Image:
-        image: Image = self.images[self._check(index)]
-        return image
+        return self._image(self._check(index))
+
+    def _image(self, index: int) -> Image:
+        image: Image = self.images[index]
+        return np.repeat(image[..., None], 3, axis=2) if self._is_grey else image
 
     def label(self, index: int) -> int:
         return int(self._labels[self._check(index)])
@@ -103,13 +122,13 @@ class ArrayImages(NativeImages):
         """(image, label), given `uniforms` random numbers."""
         assert self._pipeline is not None
         index = self._check(index)
-        return self._pipeline.make_image(self.images[index], uniforms), int(self._labels[index])
+        return self._pipeline.make_image(self._image(index), uniforms), int(self._labels[index])
 
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         """Write the image to `out`, given `uniforms` random numbers; returns the label."""
         assert self._pipeline is not None
         index = self._check(index)
-        self._pipeline.run_image(self.images[index], uniforms, out)
+        self._pipeline.run_image(self._image(index), uniforms, out)
         return int(self._labels[index])
 
     def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
@@ -118,6 +137,10 @@ class ArrayImages(NativeImages):
             return super().write_many(indices, uniforms, out)
         assert self._pipeline is not None
         chosen = np.asarray(indices, dtype=np.int64)
-        self._pipeline.run_many(self.images, chosen, uniforms, out)
+        if self._is_grey:
+            wanted = np.repeat(self.images[chosen][..., None], 3, axis=3)
+            self._pipeline.run_many(wanted, np.arange(len(chosen)), uniforms, out)
+        else:
+            self._pipeline.run_many(self.images, chosen, uniforms, out)
         labels: list[int] = self._labels[chosen].tolist()
         return labels

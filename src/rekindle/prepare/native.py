@@ -4,8 +4,9 @@ The loader draws the random numbers of a native dataset for many samples at once
 straight into the batch. What a sample looks like and where its randomness comes from is then no longer up to
 `__getitem__`, so a dataset is native only if its `__getitem__` is known to do the same: that of
 `ImageDataset` and `ArrayImages` with steps of `rekindle.transforms`, or that of a `torch.utils.data.Subset`
-of one. A subclass that overrides it is not, nor is a wrapper, whatever attributes it forwards: the loader
-calls their `__getitem__` for every sample.
+of one, or of a `ConcatDataset` of some with the same steps. A subclass that overrides it is not, nor is a
+wrapper, whatever attributes it forwards: the loader calls their `__getitem__` for every sample. Datasets of
+other libraries become native if they are translated (`translate.py`).
 
 `as_native` decides this once for a dataset, never for each sample.
 """
@@ -13,19 +14,22 @@ calls their `__getitem__` for every sample.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
-from rekindle.errors import DecodeError
+from rekindle.errors import ArgumentError, DecodeError
 from rekindle.fetch.source import Stored
 from rekindle.prepare.array_images import ArrayImages
 from rekindle.prepare.image_dataset import ImageDataset
+from rekindle.prepare.native_concat import NativeConcat, check_one_transform
 from rekindle.prepare.native_images import NativeImages, Transform
 from rekindle.prepare.native_subset import NativeSubset
 from rekindle.prepare.steps.step import Uniforms, Value
+from rekindle.prepare.translated import TranslatedDataset
 
 if TYPE_CHECKING:
     from rekindle.prepare.device.device_steps import DeviceSteps
@@ -117,9 +121,15 @@ def as_native(dataset: object) -> NativeDataset | None:
     """The dataset as a native one, a `Subset` as a `NativeSubset`; None if it is not native."""
     if isinstance(dataset, NativeSubset):
         return dataset if as_native(dataset.dataset) is not None else None
+    if isinstance(dataset, NativeConcat):
+        return dataset if all(as_native(part) is not None for part in dataset.parts) else None
+    if isinstance(dataset, TranslatedDataset):
+        return dataset
     if isinstance(dataset, Subset):
-        inner = as_native(dataset.dataset) if _is_torchs(dataset) else None
+        inner = as_native(dataset.dataset) if is_torchs(dataset) else None
         return None if inner is None else NativeSubset(inner, dataset.indices)
+    if isinstance(dataset, ConcatDataset):
+        return _native_concat(dataset) if is_torchs(dataset) else None
     if isinstance(dataset, NativeImages) and dataset.has_steps and is_unmodified(dataset):
         return dataset
     return None
@@ -135,9 +145,24 @@ def changes_whole_samples(dataset: NativeImages) -> bool:
     return not _has_only(dataset, _GIVES_WHOLE_SAMPLES, _OWN_METHODS)
 
 
-def _is_torchs(dataset: Subset[object]) -> bool:
-    """Whether a subset gives samples the way torch's own class does."""
+def is_torchs(dataset: Subset[object] | ConcatDataset[object]) -> bool:
+    """Whether a subset, or datasets one after the other, give samples the way torch's own class does."""
     return _has_only(dataset, _OF_A_SUBSET, _TORCHS_METHODS)
+
+
+def _native_concat(dataset: ConcatDataset[object]) -> NativeConcat | None:
+    """Datasets one after the other, if all are native and have the same steps."""
+    found = [as_native(part) for part in dataset.datasets]
+    parts = [part for part in found if part is not None]
+    if not parts or len(parts) < len(found):
+        return None
+    if dataset.cumulative_sizes != [*accumulate(map(len, parts))]:  # A part has another length by now.
+        return None
+    try:
+        check_one_transform(parts)
+    except ArgumentError:
+        return None
+    return NativeConcat(parts)
 
 
 def _has_only(dataset: object, names: Sequence[str], methods: frozenset[object]) -> bool:
@@ -153,20 +178,43 @@ def _has_only(dataset: object, names: Sequence[str], methods: frozenset[object])
 _OF_A_SUBSET = ("__getitem__", "__getitems__", "__len__")
 # As they are now, before a script can put others in their place.
 _OWN_METHODS = frozenset(vars(kind)[name] for kind in OURS for name in _GIVES_SAMPLES if name in vars(kind))
-_TORCHS_METHODS = frozenset(vars(Subset)[name] for name in _OF_A_SUBSET)
+_TORCHS_METHODS = frozenset(
+    vars(kind).get(name) for kind in (Subset, ConcatDataset) for name in _OF_A_SUBSET
+)  # A ConcatDataset has no `__getitems__`.
 
 
 def follow_changes(given: object, native: object) -> None:
-    """Have what `for_workers` made of a dataset follow a changed transform, or a subset's changed indices."""
-    inner = given
-    while isinstance(inner, Subset):
-        inner = inner.dataset
-    if isinstance(inner, NativeImages):
-        inner.follow_transform()
+    """Have what `for_workers` made of a dataset follow a changed transform, or a subset's changed indices.
+
+    Likewise what was translated: ArgumentError if it was changed into what cannot be.
+    """
+    if isinstance(given, TranslatedDataset):
+        given.follow()
+        return
+    follow_transforms(given)
     if isinstance(native, NativeSubset) and isinstance(given, Subset):
         again = for_workers(given)
         if isinstance(again, NativeSubset):
             native.become(again)
+    if isinstance(native, NativeConcat) and isinstance(given, ConcatDataset):
+        joined: object = for_workers(given)
+        if not isinstance(joined, NativeConcat):
+            raise ArgumentError(
+                "the parts of the ConcatDataset no longer have one and the same transform, as they had when "
+                "this DataLoader was made. Make another DataLoader for it."
+            )
+        native.become(joined)
+
+
+def follow_transforms(dataset: object) -> None:
+    """Have datasets of ours, or parts of one, run their steps as they are now."""
+    if isinstance(dataset, Subset):
+        follow_transforms(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            follow_transforms(part)
+    elif isinstance(dataset, NativeImages):
+        dataset.follow_transform()
 
 
 def for_workers(dataset: DatasetT) -> DatasetT | NativeDataset:
@@ -193,4 +241,5 @@ def has_raw_images(dataset: object) -> TypeGuard[NativeImages]:
 
 def encoded_lengths(dataset: object) -> NDArray[np.int64] | None:
     """The length of each sample's file in bytes, where a dataset of ours knows it."""
-    return dataset.encoded_lengths() if isinstance(dataset, NativeImages | NativeSubset) else None
+    kinds = NativeImages | NativeSubset | NativeConcat | TranslatedDataset
+    return dataset.encoded_lengths() if isinstance(dataset, kinds) else None

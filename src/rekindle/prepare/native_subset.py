@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,18 @@ class NativeSubset:
     @property
     def transform(self) -> Transform:
         return self.dataset.transform
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Changes with the samples; None if that of the dataset is not known."""
+        found = getattr(self.dataset, "fingerprint", None)
+        if found is None:
+            return None
+        return hashlib.blake2b(found.encode() + self._indices.tobytes(), digest_size=16).hexdigest()
+
+    def has_indices_of(self, other: NativeSubset) -> bool:
+        """Whether another subset has the same samples, by their indices."""
+        return np.array_equal(self._indices, other._indices)
 
     @property
     def device_steps(self) -> DeviceSteps | None:

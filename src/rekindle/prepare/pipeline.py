@@ -44,6 +44,7 @@ from rekindle.prepare.steps.compose import Compose, StepOrFunction, has_function
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
+from rekindle.prepare.steps.to_tensor import FirstChannel
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,10 @@ class Pipeline:
         steps_on_tensors = [one.step for one in on_tensors]
         table, count = lookup_table(steps_on_tensors, dtype)
         self._after = on_tensors[count:]
+        # The kernel knows images of three channels: of a grey one, all but the first are thrown away.
+        self._is_grey = bool(self._after) and isinstance(self._after[0].step, FirstChannel)
+        if self._is_grey:
+            del self._after[0]
         self._middle, self._crop, flips, points = find_fused_tail(on_images)
         self._unfused = bound[len(self._middle) :]
         self._middle = merge_point_steps(self._middle)
@@ -148,7 +153,7 @@ class Pipeline:
             size = step.size_after(size)
         if size is None or not self._can_fuse:
             return None
-        shape = (3, *size) if self._converts else (*size, 3)
+        shape = (1 if self._is_grey else 3, *size) if self._converts else (*size, 3)
         dtype = torch.from_numpy(self._table).dtype
         return Output(shape, dtype, self._channels_last, self._converts)
 
@@ -232,9 +237,13 @@ class Pipeline:
         planes = out if self._converts else out.transpose(2, 0, 1)
         if planes.shape[1:] != (height, width):
             raise ArgumentError(f"an image of {height} × {width} pixels does not fit an array of {out.shape}")
+        if self._is_grey:
+            planes = np.empty((3, height, width), dtype=self._table.dtype)
         fused_kernel.finish(
             image, top, left, mirrored, upside_down, self._fill, self._table, self._constants, planes
         )
+        if self._is_grey:
+            np.copyto(out, planes[:1])
         if not self._converts:
             return out
         if has_out and not self._after:
@@ -258,9 +267,10 @@ class Pipeline:
     def _empty(self, height: int, width: int) -> Values:
         if not self._converts:
             return np.empty((height, width, 3), dtype=np.uint8)
+        channels = 1 if self._is_grey else 3
         if self._channels_last:
-            return np.empty((height, width, 3), dtype=self._table.dtype).transpose(2, 0, 1)
-        return np.empty((3, height, width), dtype=self._table.dtype)
+            return np.empty((height, width, channels), dtype=self._table.dtype).transpose(2, 0, 1)
+        return np.empty((channels, height, width), dtype=self._table.dtype)
 
     def _finish_unfused(self, image: Value, uniforms: Uniforms, out: Values | None) -> Value:
         """The last steps one by one: for what is no RGB image, or a dtype that the kernel cannot write."""
@@ -309,15 +319,19 @@ class Pipeline:
             else:
                 upside_down ^= flips
         planes = out if self._converts else out.transpose(0, 3, 1, 2)
-        if planes.shape != (count, 3, height, width):
+        if planes.shape != (count, 1 if self._is_grey else 3, height, width):
             raise ArgumentError(
                 f"{count} images of {height} × {width} pixels do not fit an array of {out.shape}"
             )
+        if self._is_grey:
+            planes = np.empty((count, 3, height, width), dtype=self._table.dtype)
         chosen = np.asarray(indices, dtype=np.int64)
         constants = self._constants
         array_kernel.finish_many(
             images, chosen, tops, lefts, mirrored, upside_down, self._fill, self._table, constants, planes
         )
+        if self._is_grey:
+            np.copyto(out, planes[:, :1])
 
     def __repr__(self) -> str:
         return f"Pipeline([{', '.join(map(repr, self.steps))}])"

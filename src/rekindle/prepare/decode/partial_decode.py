@@ -25,11 +25,13 @@ def decode_window(header: Header, data: Encoded, step: WindowStep, uniforms: Uni
         shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
     image = decode_with(header, data, shrink, window.top + window.height, scratch=True)
     if shrink == 1 or image.shape[1] == header.width:
-        return resample(image, window.box, window.size, step.interpolation)
+        return resample(image, window.box, window.size, step.interpolation_of(uniforms))
     height, width = -(-header.height // shrink), image.shape[1]
     top, bottom = _scaled(window.top, window.height, height / header.height, height)
     left, right = _scaled(window.left, window.width, width / header.width, width)
-    return resample(image, (top, left, bottom - top, right - left), window.size, step.interpolation)
+    return resample(
+        image, (top, left, bottom - top, right - left), window.size, step.interpolation_of(uniforms)
+    )
 
 
 def _scaled(start: int, length: int, scale: float, limit: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ def crop_first(image: Image, step: WindowStep, uniforms: Uniforms) -> Image | No
     window = step.checked_window(height, width, uniforms)
     if not window.lies_within(height, width):
         return None
-    return resample(image, window.box, window.size, step.interpolation)
+    return resample(image, window.box, window.size, step.interpolation_of(uniforms))
 
 
 def writable(image: Image) -> Image:

@@ -87,13 +87,18 @@ class WindowStep(ImageStep):
             self._limits.check_image(rows, columns, f"after {type(self).__name__}")
         return window
 
+    def interpolation_of(self, uniforms: Uniforms) -> InterpolationMode:
+        """How the box is resized, given `uniforms` random numbers."""
+        return self.interpolation
+
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         height, width = image.shape[:2]
         window = self.checked_window(height, width, uniforms)
+        mode = self.interpolation_of(uniforms)
         if window.lies_within(height, width):
-            return resample(image, window.box, window.size, self.interpolation)
+            return resample(image, window.box, window.size, mode)
         cropped = crop_with_border(image, window.box, self.fill, self.padding_mode)
-        return resample(cropped, (0, 0, window.height, window.width), window.size, self.interpolation)
+        return resample(cropped, (0, 0, window.height, window.width), window.size, mode)
 
 
 def crop_with_border(

@@ -1,6 +1,6 @@
 """Translates torchvision's transforms into steps of ours, by their class names and attributes.
 
-torchvision itself is not imported.
+timm's are translated as well, where it has its own (`from_timm.py`). Neither library is imported.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rekindle.prepare.steps.compose import Compose, Lambda, RandomApply
 from rekindle.prepare.steps.crop import CenterCrop, Pad, RandomCrop, RandomResizedCrop
 from rekindle.prepare.steps.erasing import RandomErasing
 from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
+from rekindle.prepare.steps.from_timm import timm_step
 from rekindle.prepare.steps.geometry import RandomAffine, RandomRotation
 from rekindle.prepare.steps.image_step import ImageStep
 from rekindle.prepare.steps.point_operations import (
@@ -30,7 +31,13 @@ from rekindle.prepare.steps.point_operations import (
 from rekindle.prepare.steps.rand_augment import RandAugment, TrivialAugmentWide
 from rekindle.prepare.steps.resize import Resize
 from rekindle.prepare.steps.step import Step
-from rekindle.prepare.steps.to_tensor import ConvertImageDtype, Normalize, PILToTensor, ToTensor
+from rekindle.prepare.steps.to_tensor import (
+    ConvertImageDtype,
+    FirstChannel,
+    Normalize,
+    PILToTensor,
+    ToTensor,
+)
 
 # The steps whose parameters are attributes of torchvision's transform of the same name.
 _SAME: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
@@ -61,7 +68,9 @@ _SAME: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
     }.items()
 }
 _CONTAINERS = ("Compose", "Sequential")
-_NOTHING_TO_DO = ("Identity", "ToPureTensor", "RGB")
+_NOTHING_TO_DO = ("Identity", "ToPureTensor")
+# timm's conversions, which leave tensors as they are.
+_UNLESS_TENSOR = {"MaybeToTensor": ToTensor, "MaybePILToTensor": PILToTensor}
 
 
 # A transform of torchvision's, which has no types; its parameters are attributes.
@@ -69,14 +78,12 @@ TorchvisionTransform: TypeAlias = Any
 
 
 def from_torchvision(compose: TorchvisionTransform) -> Compose:
-    """Translate torchvision's `Compose` (v1 or v2), or one transform, into steps of `rekindle.transforms`.
+    """Translate a `Compose` of torchvision's (v1 or v2) or timm's, or one transform, into our steps.
 
     Conversions to tensors move to the first step that needs a tensor: the steps on images work on bytes.
     Raises an ArgumentError that names every transform without a corresponding step.
     """
-    translation = _Translation()
-    translation.take(compose, path="")
-    translation.finish()
+    translation = translate_transform(compose)
     if translation.unknown:
         listed = "".join(f"\n  {line}" for line in translation.unknown)
         raise ArgumentError(
@@ -84,32 +91,62 @@ def from_torchvision(compose: TorchvisionTransform) -> Compose:
             "Remove them, replace them (rekindle.transforms.Lambda takes any function of an array), or use "
             "the Compose as it is: it runs unchanged, in processes."
         )
-    return Compose(translation.steps)
+    return translation.compose()
 
 
-class _Translation:
-    """The steps so far, and the transforms that could not be translated."""
+def translate_transform(transform: TorchvisionTransform, channels: int = 3) -> Translation:
+    """The translation of a transform for images of 3 channels or, grey, of 1."""
+    translation = Translation(channels)
+    translation.take(transform, path="")
+    translation.finish()
+    return translation
 
-    def __init__(self) -> None:
+
+class Translation:
+    """The steps so far, and the transforms that could not be translated.
+
+    Attributes:
+        steps: Our steps.
+        unknown: A line for each transform without one.
+        channels: 1 if images are grey at this point, 3 otherwise.
+        makes_tensors: Whether an image has become a tensor.
+
+    """
+
+    def __init__(self, channels: int = 3) -> None:
         self.steps: list[Step] = []
         self.unknown: list[str] = []
+        self.channels = channels
         self._conversion: Step | None = None  # to a tensor, deferred until one is needed
         self._converted = False
+        self._first_channel_taken = False
+
+    @property
+    def makes_tensors(self) -> bool:
+        return self._converted or self._conversion is not None
+
+    def compose(self) -> Compose:
+        """The steps as one."""
+        return Compose(self.steps)
 
     def take(self, transform: TorchvisionTransform, path: str) -> None:
         """Translate one transform, and those it contains."""
         name = type(transform).__name__
         where = f"{path}{name}"
+        library = type(transform).__module__.split(".")[0]
         if isinstance(transform, Step):
             self._add(transform, where)
-        elif type(transform).__module__.split(".")[0] not in ("torchvision", "torch"):
-            self._refuse(where, "not a transform of torchvision's")
-        elif name in _CONTAINERS:
+        elif library not in ("torchvision", "torch", "timm"):
+            self._refuse(where, "not a transform of torchvision's or timm's")
+        elif name in _CONTAINERS and library != "timm":
             for number, part in enumerate(_parts(transform)):
                 self.take(part, f"{path}{name}[{number}].")
         else:
             try:
-                self._take_known(transform, name, where)
+                if library == "timm":
+                    self._take_timms(transform, name, where)
+                else:
+                    self._take_known(transform, name, where)
             except (ArgumentError, AttributeError) as error:
                 self._refuse(where, str(error))
 
@@ -117,16 +154,35 @@ class _Translation:
         """Add the conversion, if no step needed it before."""
         if self._conversion is not None:
             self.steps.append(self._conversion)
+            self._conversion, self._converted = None, True
+        if self._converted:
+            self._take_first_channel()
+
+    def _take_timms(self, transform: TorchvisionTransform, name: str, where: str) -> None:
+        if name in _UNLESS_TENSOR:
+            if not self.makes_tensors:
+                self._convert(_UNLESS_TENSOR[name]())
+            return
+        if self.channels != 3:
+            raise ArgumentError("works on images of three channels, and these are grey")
+        self._add(timm_step(transform), where)
 
     def _take_known(self, transform: TorchvisionTransform, name: str, where: str) -> None:
         if name in _NOTHING_TO_DO:
             return
+        if self.makes_tensors and _differs_on_tensors(transform):
+            raise ArgumentError(
+                "resizes tensors without antialiasing, which is not what it does with images: put it before "
+                "the conversion, or set antialias=True and another interpolation"
+            )
         if name in ("ToImage", "PILToTensor"):
             self._convert(PILToTensor())
         elif name == "ToTensor":
             self._convert(ToTensor())
         elif name in ("ConvertImageDtype", "ToDtype"):
-            self._convert(_dtype_conversion(transform, name))
+            self._take_dtype(transform, name)
+        elif name in ("Grayscale", "RGB"):
+            self._take_channels(3 if name == "RGB" else transform.num_output_channels, name, where)
         elif name == "ColorJitter":
             spans = (transform.brightness, transform.contrast, transform.saturation, transform.hue)
             self._add(ColorJitter(*(span or 0 for span in spans)), where)
@@ -146,12 +202,30 @@ class _Translation:
             self._refuse(where, "no native step does this")
 
     def _inner_steps(self, transform: TorchvisionTransform, where: str) -> list[Step]:
-        inner = _Translation()
+        inner = Translation(self.channels)
         for number, part in enumerate(_parts(transform)):
             inner.take(part, f"{where}[{number}].")
-        inner.finish()
+        if inner.makes_tensors or inner.channels != self.channels:
+            inner._refuse(where, "images would become something else in some cases only")
         self.unknown += inner.unknown
         return inner.steps
+
+    def _take_dtype(self, transform: TorchvisionTransform, name: str) -> None:
+        dtype = _dtype_of(transform)
+        pending = getattr(self._conversion, "dtype", None)
+        if dtype == pending:
+            return  # It is that already.
+        if name == "ToDtype" and dtype.is_floating_point and not transform.scale:
+            raise ArgumentError("scale=False leaves floats from 0 to 255; set scale=True")
+        self._convert(ToTensor() if dtype == torch.float32 else ConvertImageDtype(dtype))
+
+    def _take_channels(self, channels: int, name: str, where: str) -> None:
+        """Grey images with 1 or 3 channels; with RGB, grey ones get 3, and others stay as they are."""
+        if self._converted:
+            raise ArgumentError("works on bytes here, but comes after a step on tensors: put it before")
+        if name != "RGB" and self.channels == 3:
+            self._add(RandomGrayscale(p=1), where)
+        self.channels = channels
 
     def _convert(self, conversion: Step) -> None:
         if self._converted:
@@ -162,10 +236,21 @@ class _Translation:
         if isinstance(step, ImageStep | RandomApply):
             if self._converted:
                 self._refuse(where, "works on bytes here, but comes after a step on tensors: put it before")
-        elif self._conversion is not None:
-            self.steps.append(self._conversion)
-            self._conversion, self._converted = None, True
+        else:
+            if self._conversion is not None:
+                self.steps.append(self._conversion)
+                self._conversion, self._converted = None, True
+            if not isinstance(step, Normalize):
+                self._take_first_channel()
+            elif self.channels == 1 and max(len(step.mean), len(step.std)) > 1:
+                self._refuse(where, "has a number for each of several channels, and images are grey")
         self.steps.append(step)
+
+    def _take_first_channel(self) -> None:
+        """Leave one of three equal channels of a grey image, once it is a tensor."""
+        if self.channels == 1 and self._converted and not self._first_channel_taken:
+            self.steps.append(FirstChannel())
+            self._first_channel_taken = True
 
     def _refuse(self, where: str, reason: str) -> None:
         self.unknown.append(f"{where}: {reason}")
@@ -185,10 +270,20 @@ def _plain(value: object) -> object:
     return value
 
 
-def _dtype_conversion(transform: TorchvisionTransform, name: str) -> Step:
+def _dtype_of(transform: TorchvisionTransform) -> torch.dtype:
+    """The dtype that images get."""
     dtype = transform.dtype
+    if isinstance(dtype, dict):  # v2 has one for each type of input.
+        named = {getattr(kind, "__name__", kind): one for kind, one in dtype.items()}
+        dtype = named.get("Image", named.get("others"))
     if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"its dtype {dtype!r} depends on the type of the input")
-    if name == "ToDtype" and dtype.is_floating_point and not transform.scale:
-        raise ArgumentError("scale=False leaves floats from 0 to 255; set scale=True")
-    return ToTensor() if dtype == torch.float32 else ConvertImageDtype(dtype)
+        raise ArgumentError(f"its dtype {transform.dtype!r} depends on the type of the input")
+    return dtype
+
+
+def _differs_on_tensors(transform: TorchvisionTransform) -> bool:
+    """Whether a resize does with tensors what it does not do with Pillow images."""
+    if type(transform).__name__ not in ("Resize", "RandomResizedCrop"):
+        return False
+    mode = getattr(transform.interpolation, "value", transform.interpolation)
+    return not getattr(transform, "antialias", True) or mode in ("nearest", 0)

@@ -1,4 +1,4 @@
-"""Conversion to tensors and normalization: ToTensor, PILToTensor, ConvertImageDtype, Normalize.
+"""Conversion to tensors and normalization: ToTensor, PILToTensor, ConvertImageDtype, Normalize, FirstChannel.
 
 After the conversion an image is a tensor, channels × height × width.
 """
@@ -90,6 +90,21 @@ class Normalize(TensorStep):
         mean = torch.tensor(self.mean, dtype=image.dtype, device=image.device).view(-1, 1, 1)
         std = torch.tensor(self.std, dtype=image.dtype, device=image.device).view(-1, 1, 1)
         return image.sub_(mean).div_(std) if self.inplace else image.sub(mean).div_(std)
+
+
+class FirstChannel(TensorStep):
+    """Keep the first channel: grey images have three equal ones, and become tensors of one.
+
+    >>> FirstChannel()(torch.zeros(3, 4, 5)).shape
+    torch.Size([1, 4, 5])
+    """
+
+    def apply(self, image: Value, uniforms: Uniforms) -> torch.Tensor:
+        if not isinstance(image, torch.Tensor):
+            raise ArgumentError(
+                f"FirstChannel: the image is a {type(image).__name__}. Put ToTensor() before FirstChannel."
+            )
+        return image[:1]
 
 
 def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
