@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Subset, default_collate, default_convert
+from torch.utils.data import default_collate, default_convert
 
 from rekindle.core.samples import Batch
 from rekindle.errors import RekindleError
@@ -22,8 +22,8 @@ from rekindle.prepare.array_images import ArrayImages
 from rekindle.prepare.declared import draws_nothing, releases_gil
 from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.prepare.native import as_native
-from rekindle.prepare.native_images import own_steps
-from rekindle.prepare.native_subset import NativeSubset
+from rekindle.prepare.native_concat import NativeConcat
+from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.steps.step import Step
 from rekindle.reuse.step_costs import DECODING, UNKNOWN, nanoseconds
 
@@ -45,15 +45,16 @@ def threads_per_process(
         return 1  # Code of the user's, which takes a worker for a process.
     if not (releases_gil(dataset) and draws_nothing(dataset)):
         return 1
-    if as_native(dataset) is None:
+    native = as_native(dataset)
+    if native is None:
         return MOST_THREADS  # It says itself that nearly all of its work needs no GIL.
-    return MOST_THREADS if sample_nanoseconds(dataset) >= _LONG_ENOUGH else 1
+    return MOST_THREADS if sample_nanoseconds(native) >= _LONG_ENOUGH else 1
 
 
 def sample_nanoseconds(dataset: Any) -> float:
     """About what a sample of a native dataset takes, without what Python adds to it."""
-    while isinstance(dataset, Subset | NativeSubset):
-        dataset = dataset.dataset
+    while not isinstance(dataset, NativeImages):  # The first of several that are concatenated stands for all.
+        dataset = dataset.parts[0] if isinstance(dataset, NativeConcat) else dataset.dataset
     example, loaded = dataset.example(), 0.0
     if isinstance(dataset, ImageDataset):
         loaded = _decoding_nanoseconds(dataset)
