@@ -48,6 +48,8 @@ def find_compose(dataset: Any) -> FoundCompose:
 def with_compose_replaced(dataset: Any, part: Part) -> Any:
     """A copy of a dataset that calls `part` wherever it would call its Compose."""
     if isinstance(dataset, NativeImages):
+        if isinstance(part, _Unchanged):
+            return dataset.with_transform(None)
         # What a subclass does to a whole sample, it does after all steps: they must stay within it.
         if own_steps(dataset.transform) is not None and not changes_whole_samples(dataset):
             return _Transformed(dataset.with_transform(None), part)
