@@ -21,6 +21,7 @@ STEPS = [v1.Resize(24), v1.CenterCrop(20), v1.ToTensor()]
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
     "2 threads": {"num_workers": 2, "executor": "threads"},
+    "2 workers": {"num_workers": 2},
     "2 processes": {"num_workers": 2, "executor": "processes"},
 }
 

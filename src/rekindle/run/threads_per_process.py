@@ -25,6 +25,7 @@ from rekindle.prepare.native import as_native
 from rekindle.prepare.native_concat import NativeConcat
 from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.steps.step import Step
+from rekindle.prepare.translated import TranslatedDataset
 from rekindle.reuse.step_costs import DECODING, UNKNOWN, nanoseconds
 
 MOST_THREADS = 4
@@ -53,8 +54,13 @@ def threads_per_process(
 
 def sample_nanoseconds(dataset: Any) -> float:
     """About what a sample of a native dataset takes, without what Python adds to it."""
-    while not isinstance(dataset, NativeImages):  # The first of several that are concatenated stands for all.
-        dataset = dataset.parts[0] if isinstance(dataset, NativeConcat) else dataset.dataset
+    while not isinstance(dataset, NativeImages):
+        if isinstance(dataset, TranslatedDataset):
+            dataset = dataset.native
+        elif isinstance(dataset, NativeConcat):
+            dataset = dataset.parts[0]  # The first of several that are concatenated stands for all.
+        else:
+            dataset = dataset.dataset
     example, loaded = dataset.example(), 0.0
     if isinstance(dataset, ImageDataset):
         loaded = _decoding_nanoseconds(dataset)
