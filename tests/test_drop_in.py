@@ -66,6 +66,13 @@ INVALID = [
 ]
 
 
+def test_a_loader_shows_the_arguments_that_were_given():
+    loader = rk.DataLoader(range(4), batch_size=2, num_workers=2, seed=7)
+    assert repr(loader) == "DataLoader(range(0, 4), batch_size=2, num_workers=2, seed=7)"
+    given = rk.DataLoader(range(4), num_workers=2, prefetch_factor=2, seed=7)  # what torch would fill in
+    assert "prefetch_factor=2" in repr(given)
+
+
 @pytest.mark.parametrize("arguments", INVALID, ids=str)
 def test_arguments_that_torch_refuses_are_refused_in_its_words(arguments):
     with pytest.raises((ValueError, TypeError)) as theirs:

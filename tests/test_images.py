@@ -271,6 +271,7 @@ def test_arrays_in_memory_are_the_same_for_every_executor(way: str, extra: list[
     ("call", "message"),
     [
         (lambda root: rk.open(root, transform=3), "transform is 3"),
+        (lambda root: rk.open(root, transform=rk.transforms.ToTensor), r"instances: ToTensor\(\)"),
         (lambda root: rk.open(root, transform=STEPS, decode=False), "decode=False yields bytes"),
         (lambda root: rk.open(root, transform=len, channels_last=True), "are for steps of"),
         (lambda root: rk.ArrayImages(np.zeros((2, 3, 4)), [0, 1]), "images are float64"),

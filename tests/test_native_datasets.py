@@ -193,6 +193,8 @@ def test_everything_that_cannot_be_translated_is_listed(tmp_path: Path) -> None:
     ):
         assert part in str(error.value)
     folder.loader = torchvision.datasets.folder.default_loader
+    with pytest.raises(rk.ArgumentError, match=r"is a path.*rk\.open"):
+        rk.native(folder.root)
     with pytest.raises(rk.ArgumentError, match=r"labels are not all integers \(float\)"):
         rk.native(folder)
 

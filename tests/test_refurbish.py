@@ -316,8 +316,9 @@ def test_a_sampler_keeps_its_order_and_loses_the_balance(root: Path) -> None:
             assert loader.batch.fresh.tolist() == (refresh.generations(ids, epoch) == epoch).tolist()
             seen += ids.tolist()
         assert seen == list(range(SIZE))
-    with pytest.warns(UserWarning, match="shuffle=False"):
-        in_order = load(dataset, shuffle=False)
+    with pytest.warns(UserWarning, match="shuffle=False") as caught:
+        in_order = rk.DataLoader(dataset, batch_size=BATCH, seed=3, reuse=rk.Refurbish(3, split=2))
+    assert caught[0].filename == __file__  # The line that made the loader, not one further out.
     assert same(epochs(in_order, 4), epochs(load_quietly(dataset), 4))
 
 
@@ -421,6 +422,7 @@ def _coin(image: Any) -> Any:
         ({"balance": "bytes"}, "balance is 'bytes'"),
         ({"min_diversity": 2}, "min_diversity is 2"),
         ({"epochs": 0}, "epochs is 0"),
+        ({"disk": 5}, "disk is 5"),
     ],
 )
 def test_settings_that_cannot_work(settings: dict[str, Any], told: str) -> None:

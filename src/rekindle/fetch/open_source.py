@@ -145,7 +145,10 @@ def format_of(file: ByteReader) -> str:
     if head.startswith(GZIP):
         raise FormatError(f"{file.name!r} at byte 0: gzip within gzip.")
     what = "the file is empty" if not file.size else f"it begins with {head[:8]!r}"
-    raise FormatError(f"{file.name!r} at byte 0: neither HDF5, TFRecord, tar nor LMDB, or corrupt: {what}.")
+    raise FormatError(
+        f"{file.name!r} at byte 0: neither HDF5, TFRecord, tar nor LMDB, or corrupt: {what}. "
+        "Give such a file, or a folder of images."
+    )
 
 
 def _is_old_tar(head: bytes) -> bool:

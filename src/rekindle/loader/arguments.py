@@ -114,9 +114,18 @@ def check_importance(method: object, order: OrderKind, seed: int | None, reuse: 
 
 
 def check_reuse(
-    reuse: object, final_transform: object, order: OrderKind, sampler: object, own_batches: bool
+    reuse: object,
+    final_transform: object,
+    order: OrderKind,
+    sampler: object,
+    own_batches: bool,
+    *,
+    stacklevel: int,
 ) -> None:
-    """ArgumentError unless samples can be reused in a loader with this kind of order."""
+    """ArgumentError unless samples can be reused in a loader with this kind of order.
+
+    A warning is shown for the line that called the loader's method: `stacklevel` calls from here.
+    """
     if reuse is not None and not isinstance(reuse, Refurbish | Echo):
         raise ArgumentError(f"reuse is {reuse!r}. Give rk.Refurbish(…), rk.Echo(…) or None.")
     if final_transform is not None and not callable(final_transform):
@@ -142,8 +151,9 @@ def check_reuse(
         how = "a sampler" if follows_sampler else "shuffle=False"
         warnings.warn(
             f"with {how}, the order is given, so batches cannot be balanced: some have more samples to "
-            "recompute than others. Refurbish(balance=None) says that you know.",
-            stacklevel=4,
+            "recompute than others. Give shuffle=True if the order does not matter, or "
+            "Refurbish(balance=None) to leave this warning out.",
+            stacklevel=stacklevel + 1,
         )
 
 

@@ -143,7 +143,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self.device, self.batch_transform = device, batch_transform
         self.importance, self.redundancy, self.native = importance, redundancy, native
         own_batches = self._auto_collation and self.batch_size is None
-        arguments.check_reuse(reuse, final_transform, self._order, self.sampler, own_batches)
+        arguments.check_reuse(reuse, final_transform, self._order, self.sampler, own_batches, stacklevel=2)
         arguments.check_memory(memory, reuse)
         arguments.check_redundancy(redundancy, self._order, seed, reuse)
         arguments.check_importance(importance, self._order, seed, reuse)
@@ -198,7 +198,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         order, seed = self._order, self.seed if self._seed_is_given else None
         if order is not self._order_given:
             own_batches = self._auto_collation
-            arguments.check_reuse(self.reuse, self.final_transform, order, self.sampler, own_batches)
+            arguments.check_reuse(
+                self.reuse, self.final_transform, order, self.sampler, own_batches, stacklevel=3
+            )
             arguments.check_redundancy(self.redundancy, order, seed, self.reuse)
             arguments.check_importance(self.importance, order, seed, self.reuse)
         position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
@@ -297,7 +299,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return self._reuse.planning.steps(plain, samples, self.batch_size or 1, self.drop_last)
 
     def __repr__(self) -> str:
-        return represent(self, self._order, signature(DataLoader.__init__))
+        return represent(self, self._order, self._given_prefetch, signature(DataLoader.__init__))
 
     # Checkpoints.
 

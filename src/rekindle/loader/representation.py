@@ -13,9 +13,11 @@ from rekindle.choose import OrderKind
 _DATASET_CHARACTERS = 60
 
 
-def represent(loader: DataLoader[Any], order: OrderKind, constructor: inspect.Signature) -> str:
+def represent(
+    loader: DataLoader[Any], order: OrderKind, prefetch_factor: int | None, constructor: inspect.Signature
+) -> str:
     """`DataLoader(…)` with those of its arguments that are not the constructor's defaults."""
-    values = _given(loader, order)
+    values = _given(loader, order) | {"prefetch_factor": prefetch_factor}
     shown = [_dataset(loader.dataset)]
     for name, parameter in constructor.parameters.items():
         if name != "dataset" and name in values and _differs(values[name], parameter.default):

@@ -24,7 +24,7 @@ def lookup_table(steps: Sequence[Step], dtype: torch.dtype | None) -> tuple[fuse
     """
     if dtype not in (None, torch.uint8, torch.float32):
         raise ArgumentError(
-            f"dtype is {dtype}. Give torch.uint8, torch.float32, or None for what the steps produce."
+            f"dtype is {dtype!r}. Give torch.uint8, torch.float32, or None for what the steps produce."
         )
     # The steps themselves compute it, for an image that contains each value once.
     values: Value = np.ascontiguousarray(

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 import torch
 
 from rekindle.errors import ArgumentError
-from rekindle.prepare.steps.step import Image, Value
+from rekindle.prepare.steps.step import Image, Step, Value
 
 
 class AlbumentationsTransform(Protocol):
@@ -33,9 +33,10 @@ class TakesArrays:
 
 def on_arrays(transform: object) -> Callable[[Image], Value]:
     """A third-party transform as a function of an RGB array."""
-    if not callable(transform):
+    if not callable(transform) or (isinstance(transform, type) and issubclass(transform, Step)):
         raise ArgumentError(
-            f"transform is {transform!r}. Give steps of rekindle.transforms, or a function of a Pillow image."
+            f"transform is {transform!r}. Give steps of rekindle.transforms (instances: ToTensor(), not "
+            "ToTensor), or a function of a Pillow image."
         )
     if is_albumentations(transform) or (isinstance(transform, TakesArrays) and transform.takes_arrays):
         return _OfAlbumentations(cast("AlbumentationsTransform", transform))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
@@ -33,14 +34,19 @@ def native(dataset: Any) -> Any:
         ArgumentError: Lists everything that could not be translated, and why.
 
     """
+    if isinstance(dataset, str | PathLike):
+        raise ArgumentError(
+            f"{str(dataset)!r} is a path, not a dataset. rk.open(path, transform=…) reads it."
+        )
     problems: list[str] = []
     translated = _translated(dataset, "", problems)
     if problems:
-        listed = "".join(f"\n  {line}" for line in problems)
+        listed, one = "".join(f"\n  {line}" for line in problems), len(problems) == 1
         raise ArgumentError(
-            f"{len(problems)} {'thing' if len(problems) == 1 else 'things'} in this dataset cannot be "
+            f"{len(problems)} {'thing' if one else 'things'} in this dataset cannot be "
             f"translated to Rekindle's own steps:{listed}\n"
-            "Change them, or use the dataset as it is: it runs unchanged, in processes."
+            f"Change {'it' if one else 'them'}, or use the dataset as it is, without native=: it runs unchanged, "
+            "in processes."
         )
     return translated
 

@@ -54,6 +54,8 @@ class Refurbish:
         _check_factor("Refurbish", self.factor)
         checked_memory(self.memory)
         find_codec(self.codec)
+        if not (self.disk is None or isinstance(self.disk, str | os.PathLike)):
+            raise ArgumentError(f"Refurbish: disk is {self.disk!r}. Give the path of a folder, or None.")
         if self.balance not in ("cost", "misses", None):
             raise ArgumentError(f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None.")
         if not (_is_number(self.min_diversity) and 0 <= self.min_diversity <= 1):

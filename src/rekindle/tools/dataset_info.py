@@ -92,14 +92,19 @@ class DatasetInfo:
                 f"{format_bytes(size.min)} to {format_bytes(size.max)}, median {format_bytes(size.median)}"
             ),
             "classes": f"{self.classes:,}: {names}" if self.classes else "none",
-            "per class": f"{per_class.min:,} to {per_class.max:,} samples",
+            "per class": f"{_between(per_class, ' to ')} samples",
             "unlabelled": f"{self.unlabelled:,}",
             "images": f"{formats} (of {self.inspected} inspected)",
-            "pixels": f"{self.width.min}–{self.width.max} × {self.height.min}–{self.height.max}",
+            "pixels": f"{_between(self.width, '–')} × {_between(self.height, '–')}",
         }
         if self.unreadable:
             lines["unreadable"] = f"{self.unreadable} of them; `rekindle verify` names them"
         return "\n".join(f"{name:<11} {printable(value)}" for name, value in lines.items())
+
+
+def _between(values: ValueRange, joint: str) -> str:
+    """The smallest and the largest value, or the one value that there is."""
+    return f"{values.min:,}" if values.min == values.max else f"{values.min:,}{joint}{values.max:,}"
 
 
 def info(source: Samples) -> DatasetInfo:
