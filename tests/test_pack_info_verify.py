@@ -151,7 +151,8 @@ def test_info_prints_as_a_table_and_is_plain_data(images: Path) -> None:
     lines = str(found).splitlines()
     assert lines[0].split() == ["path", str(images)]
     assert "6 PNG (of 6 inspected)" in str(found)
-    assert "3 samples" in str(found) and "30–35 × 20" in str(found)  # what is always the same, once
+    assert "per class   3 samples" in lines  # not "3 to 3"
+    assert "pixels      30–35 × 20" in lines
     assert repr(found) == str(found)
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["samples_per_class"] == {"min": 3, "median": 3, "max": 3}

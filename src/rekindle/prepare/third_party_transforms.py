@@ -33,7 +33,7 @@ class TakesArrays:
 
 def on_arrays(transform: object) -> Callable[[Image], Value]:
     """A third-party transform as a function of an RGB array."""
-    if not callable(transform) or (isinstance(transform, type) and issubclass(transform, Step)):
+    if not callable(transform) or _is_class_of_steps(transform):
         raise ArgumentError(
             f"transform is {transform!r}. Give steps of rekindle.transforms (instances: ToTensor(), not "
             "ToTensor), or a function of a Pillow image."
@@ -41,6 +41,10 @@ def on_arrays(transform: object) -> Callable[[Image], Value]:
     if is_albumentations(transform) or (isinstance(transform, TakesArrays) and transform.takes_arrays):
         return _OfAlbumentations(cast("AlbumentationsTransform", transform))
     return _OfPillowImages(transform)
+
+
+def _is_class_of_steps(transform: object) -> bool:
+    return isinstance(transform, type) and issubclass(transform, Step)
 
 
 def is_albumentations(transform: object) -> bool:

@@ -45,8 +45,8 @@ def native(dataset: Any) -> Any:
         raise ArgumentError(
             f"{len(problems)} {'thing' if one else 'things'} in this dataset cannot be "
             f"translated to Rekindle's own steps:{listed}\n"
-            f"Change {'it' if one else 'them'}, or use the dataset as it is, without native=: it runs unchanged, "
-            "in processes."
+            f"Change {'it' if one else 'them'}, or use the dataset as it is, without native=: it runs "
+            "unchanged, in processes."
         )
     return translated
 

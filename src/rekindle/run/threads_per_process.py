@@ -18,7 +18,6 @@ from torch.utils.data import default_collate, default_convert
 from rekindle.core.samples import Batch
 from rekindle.errors import RekindleError
 from rekindle.fetch.source import Source
-from rekindle.prepare.array_images import ArrayImages
 from rekindle.prepare.declared import draws_nothing, releases_gil
 from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.prepare.native import as_native
@@ -70,7 +69,7 @@ def sample_nanoseconds(dataset: Any) -> float:
     return float(loaded + pixels * _pixel_nanoseconds(dataset))
 
 
-def _pixel_nanoseconds(dataset: ImageDataset | ArrayImages) -> float:
+def _pixel_nanoseconds(dataset: NativeImages) -> float:
     steps = own_steps(dataset.transform) or []
     costs = [
         nanoseconds(step) if isinstance(step, Step) else None
