@@ -73,9 +73,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         importance: Which samples an epoch has, and at what weight: `Buckets()`, …, or an
             `ImportanceMethod` of your own.
         redundancy: `Redundancy(…)`: what to do with near-duplicates.
-        native: True loads the native equal of a dataset of torchvision's or timm's (`rekindle.native`), which
-            is several times as fast, and raises an error that lists what cannot be translated. "auto" leaves
-            such a dataset as it is, and logs what was done. `loader.dataset` stays the dataset given.
+        native: True loads the native equivalent of a dataset of torchvision's or timm's (`rekindle.native`),
+            which is several times as fast, and raises an error that lists what cannot be translated. "auto"
+            then loads the dataset as it is, and logs which it did. `loader.dataset` stays the dataset given.
 
     Workers end with the loader, with `close()`, or with a `with` block.
 

@@ -1,4 +1,4 @@
-"""What `native=` makes of a dataset: its native equal where there is one."""
+"""What `native=` makes of a dataset: its native equivalent where there is one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOGGER = logging.getLogger("rekindle")
 
 
 def dataset_to_load(dataset: Any, native: Native) -> Any:
-    """What workers load from: the dataset, or its native equal, which follows changes of the dataset.
+    """What workers load from: the dataset, or its native equivalent, which follows changes of the dataset.
 
     ArgumentError if it must have one and has none.
     """

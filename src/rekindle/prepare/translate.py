@@ -1,4 +1,4 @@
-"""`native`: the native equal of a torchvision-style dataset, or an error that lists what it is not for."""
+"""`native`: the native equivalent of a torchvision-style dataset, or an error that lists what has none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rekindle.prepare.translated import TranslatedDataset
 
 
 def native(dataset: Any) -> Any:
-    """The native equal of a dataset of torchvision's or timm's: the same samples, labels and order.
+    """The native equivalent of a dataset of torchvision's or timm's: the same samples, labels and order.
 
     Files are decoded and transformed by Rekindle's own steps, in place of Pillow and torchvision, as the
     dataset is now: later changes of the original are not followed (`DataLoader(native=True)` follows them).
@@ -64,7 +64,7 @@ def _as_one(dataset: Any) -> NativeDataset:
 
 
 def _translated(dataset: Any, where: str, problems: list[str]) -> Any:
-    """The native equal; adds to the problems if there is none."""
+    """The native equivalent; adds to the problems if there is none."""
     if isinstance(dataset, IterableDataset):
         problems.append(
             f"{where}{type(dataset).__name__} is an IterableDataset, which has no list of samples"
