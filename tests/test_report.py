@@ -291,6 +291,12 @@ def test_a_report_prints_as_a_table():
     assert max(map(len, lines)) <= 100
 
 
+def test_one_is_not_shown_as_several():
+    loader = rk.DataLoader(Numbers(1), 8, num_workers=1, seed=1)
+    list(loader)
+    assert "1 sample in 1 batch · 1 worker (process)" in " ".join(str(loader.report()).split())
+
+
 def test_replaced_workers_are_counted():
     loader = rk.DataLoader(Numbers(200, seconds=0.001), 8, num_workers=2, seed=1)
     iterator = iter(loader)
@@ -300,7 +306,7 @@ def test_replaced_workers_are_counted():
     list(iterator)
     report = loader.report()
     assert report.replaced_workers == report.to_dict()["replaced_workers"] == 1
-    assert "1 workers replaced" in str(report)
+    assert "1 worker replaced" in str(report)
     assert report.samples == 200
 
 

@@ -102,7 +102,9 @@ class Report:
     @property
     def _who(self) -> str:
         """What the workers are, as it is shown."""
-        if self.threads == 1 or self.executor != "processes" or self.workers == 1:
+        if self.executor == "processes" and self.workers == 1:
+            return "process"
+        if self.threads == 1 or self.executor != "processes":
             return self.executor
         processes = -(-self.workers // self.threads)
         threads = -(-self.workers // processes)
@@ -175,14 +177,14 @@ class Report:
 
     def _summary(self) -> str:
         parts = [
-            f"{self.samples:,} samples in {self.batches:,} batches",
-            f"{self.workers} workers ({self._who})",
+            f"{_counted(self.samples, 'sample')} in {_counted(self.batches, 'batch', 'batches')}",
+            f"{_counted(self.workers, 'worker')} ({self._who})",
             f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the training loop's time",
         ]
         if self.replaced_workers:
-            parts.append(f"{self.replaced_workers} workers replaced")
+            parts.append(f"{_counted(self.replaced_workers, 'worker')} replaced")
         if self.bad_samples:
-            parts.append(f"{len(self.bad_samples)} bad samples")
+            parts.append(_counted(len(self.bad_samples), "bad sample"))
         return " · ".join(parts)
 
     def _content(self) -> PageContent:
@@ -217,6 +219,10 @@ class Report:
             )
             for name, stage in self.stages.items()
         ]
+
+
+def _counted(count: int, one: str, several: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def _described(bad: BadSample) -> str:
