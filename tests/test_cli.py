@@ -111,10 +111,10 @@ def test_the_next_shard_is_prepared_while_one_is_finished(
     begun = threading.Event()
     prepare, close = image_recipe.prepare, TarWriter.close
 
-    def recorded(stored: Any, index: int, recipe: Recipe) -> bytes:
+    def recorded(stored: Any, index: int, recipe: Recipe, **options: bool) -> bytes:
         if index >= 75:
             begun.set()
-        return prepare(stored, index, recipe)
+        return prepare(stored, index, recipe, **options)
 
     def patient(writer: TarWriter) -> None:
         assert begun.wait(20)
@@ -213,7 +213,9 @@ def test_a_second_run_does_not_do_again_what_is_done(images: Path, tmp_path: Pat
     original = image_recipe.prepare
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            image_recipe, "prepare", lambda *given: (prepared.append(given[1]), original(*given))[1]
+            image_recipe,
+            "prepare",
+            lambda *given, **options: (prepared.append(given[1]), original(*given, **options))[1],
         )
         work()
     assert sorted(prepared) == list(range(128, 150))
@@ -429,7 +431,7 @@ def test_info_shows_what_is_in_a_dataset(
     capsys.readouterr()
     assert main(["info", str(tmp_path / "x.lmdb")]) == 0
     printed = capsys.readouterr().out
-    for part in ("lmdb, 1 file", "150", "class0, class1, class2", "50 to 50", "100 PNG, 50 JPEG", "30–30"):
+    for part in ("lmdb, 1 file", "150", "class0, class1, class2", "50 samples", "100 PNG, 50 JPEG", "30 × 2"):
         assert part in printed
     assert main(["info", str(images), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

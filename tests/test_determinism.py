@@ -95,7 +95,7 @@ def test_batches_do_not_depend_on_workers_or_executor(scene, executor, workers, 
 
 @pytest.mark.parametrize(
     ("scene", "method"),
-    [("sometimes", "spawn"), ("collate", "spawn"), ("sometimes", "forkserver")],
+    [("collate", "spawn"), ("sometimes", "forkserver")],
 )
 def test_batches_do_not_depend_on_the_start_method(scene, method, expected):
     made = two_epochs(num_workers=2, executor="processes", multiprocessing_context=method, **SCENES[scene])

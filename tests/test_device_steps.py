@@ -86,6 +86,7 @@ STEPS: list[tuple[Step, tuple[float, float]]] = [
     (T.ToTensor(), EXACT),
     (T.ConvertImageDtype(torch.float16), EXACT),
     (T.Compose([T.ToTensor(), T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]), EXACT),
+    (T.Compose([T.ToTensor(), T.FirstChannel()]), EXACT),
     (T.Compose([T.ToTensor(), T.RandomErasing(0.7)]), EXACT),
     (T.Compose([T.ToTensor(), T.RandomErasing(1, value="random")]), EXACT),
     (T.Compose([T.ToTensor(), T.RandomErasing(1, value=(0.1, 0.2, 0.3))]), EXACT),
@@ -130,7 +131,7 @@ def test_every_image_step_has_a_batched_form() -> None:
     steps = [one for one in steps if isinstance(one, type) and issubclass(one, Step)]
     without = {one.__name__ for one in steps} - {one.__name__ for one in tested}
     # In a Compose above, or the base class; what any function does is not known.
-    assert without == {"Step", "Lambda", "Normalize", "RandomErasing"}
+    assert without == {"Step", "Lambda", "Normalize", "FirstChannel", "RandomErasing"}
 
 
 @pytest.mark.parametrize("name", ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness"])

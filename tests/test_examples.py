@@ -108,8 +108,18 @@ def test_cifar10(run, tmp_path):
     assert "InfoBatch" in printed
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def test_ddp(run_alone):
+    printed = run_alone("ddp.py", start=TORCHRUN)
+    assert re.findall(r"(\d+) samples", printed) == ["1000"] * 3
+    assert losses(printed)[-1] < 0.5 * losses(printed)[0]
+
+
+@pytest.mark.slow
 def test_ddp_resumes_in_the_middle_of_an_epoch(run_alone):
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    torchrun = TORCHRUN
     assert run_alone("ddp.py", "--stop-after", 15, start=torchrun) == ""
     printed = run_alone("ddp.py", start=torchrun)
     # Of 2,000 samples a rank has 1,000, in batches of 50; the checkpoint is of the tenth step.
@@ -117,6 +127,13 @@ def test_ddp_resumes_in_the_middle_of_an_epoch(run_alone):
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
 
 
+def test_lightning(run_alone):
+    printed = run_alone("with_lightning.py", "--steps", 100)
+    assert re.findall(r"(\d+) samples,", printed) == ["2000"] * 2
+    assert losses(printed)[-1] < losses(printed)[0]
+
+
+@pytest.mark.slow
 def test_lightning_resumes_in_the_middle_of_an_epoch(run_alone):
     printed = run_alone("with_lightning.py", "--steps", 150)
     found = losses(printed)

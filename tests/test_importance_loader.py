@@ -130,7 +130,7 @@ def test_workers_stay_alive_from_epoch_to_epoch():
 def test_the_next_epoch_is_under_way_when_one_has_ended():
     loader = make_loader(rk.Buckets(warmup=1, rate=0.2, confidence=0), num_workers=1)
     train(loader, 2)
-    assert loader._epochs.is_ahead_at(Position(epoch=2))
+    assert loader._epochs._idle.is_ahead_at(Position(epoch=2))
     assert len(loader) == -(-(SIZE - 24) // 8)
     loader.close()
 

@@ -285,7 +285,7 @@ class Pictures(IterableDataset[Any]):
         return (self.transform(torch.full((3, 4, 4), float(number))) for number in range(SIZE))
 
 
-@pytest.mark.parametrize("after", ["decode", "augment", "Normalize", "batch"])
+@pytest.mark.parametrize("after", ["decode", "augment", "batch"])
 def test_the_report_of_an_echoed_stream_claims_no_cut_among_its_steps(after: str) -> None:
     loader = rk.DataLoader(Pictures(), batch_size=4, reuse=rk.Echo(2, after, shuffle=4))
     assert len(list(loader)) == 10

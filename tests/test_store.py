@@ -247,7 +247,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_bytes_and_leaks_no_space(
     draw = random.Random(0)
     with Store(20, memory=60 * KILOBYTE) as store:
         generation = 0
-        for number in range(40):
+        for number in range(20):
             writers = [
                 context.Process(target=_write_for_ever, args=(store, 2 * number + n, generation))
                 for n in range(2)

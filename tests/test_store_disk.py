@@ -344,7 +344,7 @@ def _right_or_nothing(store):
             assert value is None or is_right(value, index, int(held))
 
 
-@pytest.mark.parametrize("kills", [30, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_killing_writers_at_any_moment_loses_at_most_their_last_record(on_disk, tmp_path, kills):
     context = multiprocessing.get_context("fork")
     draw = random.Random(kills)
@@ -423,7 +423,7 @@ def _churn(store, seed, wrong):
             wrong.value += 1
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_that_write_and_read_the_same_samples_get_the_right_value_or_a_miss(on_disk, method):
     context = multiprocessing.get_context(method)
     wrong = context.Value("q")

@@ -22,7 +22,7 @@ from same import same
 
 Torch = torch.utils.data.DataLoader
 SEED = 3
-INLINE, WORKERS, RESUMED = 230, 25, 60  # examples: those with workers take longest
+INLINE, WORKERS, RESUMED = 240, 15, 50  # examples: those with workers take longest
 MANY = 10_000  # of each kind, in the slow run
 
 pytestmark = pytest.mark.filterwarnings("ignore")

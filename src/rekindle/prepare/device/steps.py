@@ -45,6 +45,7 @@ from rekindle.prepare.steps.step import Step, Uniforms
 from rekindle.prepare.steps.to_tensor import (
     Conversion,
     ConvertImageDtype,
+    FirstChannel,
     Normalize,
     PILToTensor,
     ToTensor,
@@ -239,4 +240,5 @@ _BATCHED: dict[type[Step], _Batched] = {
     PILToTensor: _convert,
     ConvertImageDtype: _convert,
     Normalize: _normalize,
+    FirstChannel: _always(lambda _, images: images[:, :1]),
 }
