@@ -161,6 +161,71 @@ def test_every_transform_that_cannot_be_translated_is_named() -> None:
     assert "Resize" not in message
 
 
+@pytest.mark.parametrize("padding", [(1, 2), (0, 4, 2, 0), [3], 2], ids=str)
+@pytest.mark.parametrize("library", [v1, v2], ids=["v1", "v2"])
+def test_a_padded_crop_pads_the_sides_that_torchvision_pads(library: Any, padding: Any) -> None:
+    image = np.ascontiguousarray(photographs()[0][:20, :24])
+    left, top, right, bottom = rk.Pad(padding).padding
+    size = 20 + top + bottom, 24 + left + right  # All of it: there is one crop.
+    compose = library.Compose([library.RandomCrop(size, padding=padding), library.PILToTensor()])
+    assert torch.equal(rk.from_torchvision(compose)(image), compose(Image.fromarray(image)))
+
+
+def test_a_conversion_of_v2_leaves_tensors_as_they_are() -> None:
+    image = np.ascontiguousarray(photographs()[0][:20, :24])
+    compose = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.ToImage()])
+    with pytest.raises(ArgumentError, match="gets a Pillow image here"):
+        rk.from_torchvision(compose)
+    for second in (v2.ToImage(), v2.PILToTensor()):
+        compose = v2.Compose([v1.ToTensor(), second])
+        assert torch.equal(rk.from_torchvision(compose)(image), compose(Image.fromarray(image)))
+    with pytest.raises(ArgumentError, match="a second conversion"):
+        rk.from_torchvision(v1.Compose([v1.ToTensor(), v1.PILToTensor()]))
+    with pytest.raises(ArgumentError, match="scale=False"):
+        rk.from_torchvision(v2.Compose([v1.ToTensor(), v2.ToDtype(torch.uint8)]))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v1.Pad(2, fill=1),
+        v2.Pad(2, fill=(0, 0.5, 0)),
+        v1.RandomCrop(9, fill=1),
+        v1.RandomRotation(5, fill=0.5),
+        v1.RandomAffine(5, fill=1),
+        v1.RandomSolarize(0.5),
+        v1.RandomApply([v1.Pad(2, fill=1)]),
+        v1.RandAugment(fill=[1.0, 1.0, 1.0]),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_a_colour_on_the_scale_of_floats_is_no_colour_of_bytes(transform: Any) -> None:
+    with pytest.raises(ArgumentError, match="from 0 to 1"):
+        rk.from_torchvision(v1.Compose([v1.ToTensor(), transform]))
+    assert rk.from_torchvision(v1.Compose([v1.PILToTensor(), transform])).transforms
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [v1.Normalize(MEAN, STD), v1.RandomErasing(), v1.Lambda(torch.neg)],
+    ids=lambda one: type(one).__name__,
+)
+def test_steps_on_tensors_in_some_cases_only_are_refused(inner: Any) -> None:
+    with pytest.raises(ArgumentError, match="steps on tensors"):
+        rk.from_torchvision(v1.Compose([v1.ToTensor(), v1.RandomApply([inner])]))
+
+
+def test_a_resize_of_tensors_without_antialiasing_is_refused_in_some_cases_too() -> None:
+    rough = v1.Resize(9, antialias=False)
+    with pytest.raises(ArgumentError, match="antialias"):
+        rk.from_torchvision(v1.Compose([v1.ToTensor(), v1.RandomApply([rough])]))
+
+
+def test_a_function_for_some_types_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="some types only"):
+        rk.from_torchvision(v2.Compose([v2.ToImage(), v2.Lambda(torch.neg, str)]))
+
+
 def test_transforms_do_not_import_torchvision() -> None:
     code = "import sys, rekindle.transforms; sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

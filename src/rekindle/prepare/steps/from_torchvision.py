@@ -32,6 +32,7 @@ from rekindle.prepare.steps.rand_augment import RandAugment, TrivialAugmentWide
 from rekindle.prepare.steps.resize import Resize
 from rekindle.prepare.steps.step import Step
 from rekindle.prepare.steps.to_tensor import (
+    Conversion,
     ConvertImageDtype,
     FirstChannel,
     Normalize,
@@ -70,7 +71,7 @@ _SAME: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
 _CONTAINERS = ("Compose", "Sequential")
 _NOTHING_TO_DO = ("Identity", "ToPureTensor")
 # timm's conversions, which leave tensors as they are.
-_UNLESS_TENSOR = {"MaybeToTensor": ToTensor, "MaybePILToTensor": PILToTensor}
+_UNLESS_TENSOR: dict[str, type[Conversion]] = {"MaybeToTensor": ToTensor, "MaybePILToTensor": PILToTensor}
 
 
 # A transform of torchvision's, which has no types; its parameters are attributes.
@@ -113,11 +114,12 @@ class Translation:
 
     """
 
-    def __init__(self, channels: int = 3) -> None:
+    def __init__(self, channels: int = 3, dtype: torch.dtype | None = None) -> None:
         self.steps: list[Step] = []
         self.unknown: list[str] = []
         self.channels = channels
-        self._conversion: Step | None = None  # to a tensor, deferred until one is needed
+        self._dtype = dtype  # of the tensors that torchvision has at this point; None if it has no tensors
+        self._conversion: Conversion | None = None  # to a tensor, deferred until one is needed
         self._converted = False
         self._first_channel_taken = False
 
@@ -160,9 +162,10 @@ class Translation:
 
     def _take_timms(self, transform: TorchvisionTransform, name: str, where: str) -> None:
         if name in _UNLESS_TENSOR:
-            if not self.makes_tensors:
+            if self._dtype is None:
                 self._convert(_UNLESS_TENSOR[name]())
             return
+        self._check_scale(transform, name)
         if self.channels != 3:
             raise ArgumentError("works on images of three channels, and these are grey")
         self._add(timm_step(transform), where)
@@ -170,15 +173,17 @@ class Translation:
     def _take_known(self, transform: TorchvisionTransform, name: str, where: str) -> None:
         if name in _NOTHING_TO_DO:
             return
-        if self.makes_tensors and _differs_on_tensors(transform):
+        if self._dtype is not None and _differs_on_tensors(transform):
             raise ArgumentError(
                 "resizes tensors without antialiasing, which is not what it does with images: put it before "
                 "the conversion, or set antialias=True and another interpolation"
             )
-        if name in ("ToImage", "PILToTensor"):
-            self._convert(PILToTensor())
-        elif name == "ToTensor":
-            self._convert(ToTensor())
+        self._check_scale(transform, name)
+        if name in ("ToImage", "PILToTensor", "ToTensor"):
+            if self._dtype is None or self._converted:
+                self._convert(ToTensor() if name == "ToTensor" else PILToTensor())
+            elif not _is_v2(transform):
+                raise ArgumentError("a second conversion: it gets a tensor here, which it does not take")
         elif name in ("ConvertImageDtype", "ToDtype"):
             self._take_dtype(transform, name)
         elif name in ("Grayscale", "RGB"):
@@ -187,8 +192,10 @@ class Translation:
             spans = (transform.brightness, transform.contrast, transform.saturation, transform.hue)
             self._add(ColorJitter(*(span or 0 for span in spans)), where)
         elif name == "Lambda":
-            if self._conversion is None and not self._converted:
+            if self._dtype is None:
                 raise ArgumentError("its function expects a Pillow image, but would get an array")
+            if getattr(transform, "types", (object,)) != (object,):  # v2
+                raise ArgumentError(f"its function is for some types only: {transform.types!r}")
             self._add(Lambda(transform.lambd), where)
         elif name == "RandomApply":
             self._add(RandomApply(self._inner_steps(transform, where), transform.p), where)
@@ -197,26 +204,45 @@ class Translation:
             values = {key: _plain(getattr(transform, key)) for key in names}
             if name == "RandomErasing" and values["value"] is None:  # how v2 stores "random"
                 values["value"] = "random"
+            if name == "RandomCrop" and values["padding"] is not None and _is_v2(transform):
+                left, right, top, bottom = transform.padding  # in the order of torch's function, there
+                values["padding"] = left, top, right, bottom
             self._add(make(**values), where)
         else:
             self._refuse(where, "no native step does this")
 
     def _inner_steps(self, transform: TorchvisionTransform, where: str) -> list[Step]:
-        inner = Translation(self.channels)
+        inner = Translation(self.channels, self._dtype)
         for number, part in enumerate(_parts(transform)):
             inner.take(part, f"{where}[{number}].")
-        if inner.makes_tensors or inner.channels != self.channels:
+        if inner._dtype != self._dtype or inner.channels != self.channels:
             inner._refuse(where, "images would become something else in some cases only")
+        elif not all(isinstance(step, ImageStep | RandomApply) for step in inner.steps):
+            inner._refuse(where, "steps on tensors that are applied in some cases only")
         self.unknown += inner.unknown
         return inner.steps
 
+    def _check_scale(self, transform: TorchvisionTransform, name: str) -> None:
+        """ArgumentError for a colour that is meant from 0 to 1: the steps on images have them to 255."""
+        if self._dtype is None or not self._dtype.is_floating_point:
+            return
+        if name == "RandomSolarize" or _fills(transform):
+            given = "threshold" if name == "RandomSolarize" else "fill"
+            raise ArgumentError(
+                f"its {given}={getattr(transform, given)!r} is a value of float tensors here, from 0 to 1: "
+                "put it before the conversion, with a value from 0 to 255"
+            )
+
     def _take_dtype(self, transform: TorchvisionTransform, name: str) -> None:
         dtype = _dtype_of(transform)
-        pending = getattr(self._conversion, "dtype", None)
-        if dtype == pending:
+        if self._dtype is None:
+            raise ArgumentError("it converts tensors, and gets a Pillow image here: put ToImage() before it")
+        if dtype == self._dtype and not self._converted:
             return  # It is that already.
-        if name == "ToDtype" and dtype.is_floating_point and not transform.scale:
-            raise ArgumentError("scale=False leaves floats from 0 to 255; set scale=True")
+        if name == "ToDtype" and not transform.scale:
+            raise ArgumentError(
+                f"scale=False leaves the values of {self._dtype} as they are in {dtype}; set scale=True"
+            )
         self._convert(ToTensor() if dtype == torch.float32 else ConvertImageDtype(dtype))
 
     def _take_channels(self, channels: int, name: str, where: str) -> None:
@@ -227,10 +253,10 @@ class Translation:
             self._add(RandomGrayscale(p=1), where)
         self.channels = channels
 
-    def _convert(self, conversion: Step) -> None:
+    def _convert(self, conversion: Conversion) -> None:
         if self._converted:
             raise ArgumentError("a second conversion, after steps on tensors")
-        self._conversion = conversion
+        self._conversion, self._dtype = conversion, conversion.dtype
 
     def _add(self, step: Step, where: str) -> None:
         if isinstance(step, ImageStep | RandomApply):
@@ -279,6 +305,16 @@ def _dtype_of(transform: TorchvisionTransform) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ArgumentError(f"its dtype {transform.dtype!r} depends on the type of the input")
     return dtype
+
+
+def _is_v2(transform: TorchvisionTransform) -> bool:
+    return type(transform).__module__.startswith("torchvision.transforms.v2.")
+
+
+def _fills(transform: TorchvisionTransform) -> bool:
+    """Whether a transform fills what it adds to an image with anything but black."""
+    fill = getattr(transform, "fill", None)
+    return any(fill) if isinstance(fill, list | tuple) else bool(fill)
 
 
 def _differs_on_tensors(transform: TorchvisionTransform) -> bool:
