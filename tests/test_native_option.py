@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.torchvision_on_cpu import transforms as v1
-from torch.utils.data import BatchSampler, RandomSampler, Subset
+from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset
 
 import rekindle as rk
 from foreign_datasets import COLOURED, SAMPLES, image_folder
@@ -46,6 +46,15 @@ def test_batches_are_those_of_the_dataset_as_it_is(folder: Any, way: str) -> Non
                 assert expected[1].dtype == found[1].dtype
                 assert expected[1].tolist() == found[1].tolist()
                 assert (expected[0] - found[0]).abs().max() * 255 <= 2.01
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_are_chosen_for_what_was_translated(folder: Any, workers: int) -> None:
+    for dataset in (folder, Subset(folder, [3, 1]), ConcatDataset([folder, folder])):
+        expected = rk.DataLoader(rk.native(dataset), batch_size=4, num_workers=workers)
+        with rk.DataLoader(dataset, batch_size=4, num_workers=workers, native=True) as loader:
+            assert loader.report().threads == expected.report().threads
+            assert sum(len(labels) for _, labels in loader) == len(dataset)
 
 
 def test_auto_logs_one_line_of_what_it_did(folder: Any, caplog: pytest.LogCaptureFixture) -> None:
