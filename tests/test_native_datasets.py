@@ -253,3 +253,9 @@ def test_parts_with_different_transforms_are_refused(tmp_path: Path) -> None:
         rk.native(ConcatDataset([one, other]))
     other.transform = evaluation(v1)
     rk.native(ConcatDataset([one, other]))
+    for p, folder in ((0.1, one), (0.9, other)):
+        folder.transform = v1.Compose([v1.RandomApply([v1.GaussianBlur(3)], p), v1.ToTensor()])
+    with pytest.raises(rk.ArgumentError, match="have different transforms"):
+        rk.native(ConcatDataset([one, other]))
+    other.transform.transforms[0].p = 0.1
+    rk.native(ConcatDataset([one, other]))

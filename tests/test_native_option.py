@@ -133,6 +133,42 @@ def test_changed_arrays_and_indices_are_followed(tmp_path: Path) -> None:
     assert (next(iter(loader))[0][0] == 1).all()
 
 
+class Times:
+    """A function that is shown without its number."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image * self.factor
+
+    def __repr__(self) -> str:
+        return "Times()"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_function_is_followed_however_it_is_shown(tmp_path: Path, way: str) -> None:
+    cifar = COLOURED["CIFAR10"](tmp_path, v1.Compose([v1.ToTensor(), v1.Lambda(Times(1.0))]))
+    with rk.DataLoader(cifar, batch_size=3, native=True, **WAYS[way]) as loader:
+        before = next(iter(loader))[0]
+        cifar.transform.transforms[1] = v1.Lambda(Times(0.5))
+        assert torch.equal(next(iter(loader))[0], before * 0.5)
+        cifar.transform.transforms[1].lambd.factor = 0.25
+        assert torch.equal(next(iter(loader))[0], before * 0.25)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_changed_parameters_are_followed_wherever_they_are(tmp_path: Path, way: str) -> None:
+    inverted, ours = v1.RandomApply([v1.RandomInvert(p=1)], p=0), rk.transforms.RandomInvert(p=0)
+    cifar = COLOURED["CIFAR10"](tmp_path, v1.Compose([inverted, ours, v1.PILToTensor()]))
+    with rk.DataLoader(cifar, batch_size=3, native=True, **WAYS[way]) as loader:
+        before = next(iter(loader))[0]
+        inverted.p = 1
+        assert torch.equal(next(iter(loader))[0], 255 - before)
+        ours.p = 1
+        assert torch.equal(next(iter(loader))[0], before)
+
+
 def test_what_was_cached_of_a_changed_dataset_is_not_used(tmp_path: Path) -> None:
     cifar = COLOURED["CIFAR10"](tmp_path, v1.Compose([v1.Resize(20), v1.ToTensor()]))
     reuse = rk.Refurbish(3, split=1, balance=None)

@@ -313,3 +313,9 @@ def test_the_namespace_exports_what_it_lists() -> None:
     assert sorted(rk.__all__) == sorted(set(rk.__all__))
     assert all(hasattr(rk, name) for name in rk.__all__)
     assert all(issubclass(type(step), ImageStep) for step in STEPS[:28])
+
+
+def test_how_a_step_is_shown_has_all_of_its_parameters() -> None:
+    """Caches on disk are keyed by it."""
+    shown = {repr(rk.RandomApply([rk.RandomInvert(p=q)], p=p)) for p in (0.1, 0.2) for q in (0.3, 0.4)}
+    assert len(shown) == 4

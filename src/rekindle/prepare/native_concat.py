@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.fetch.source import Stored
+from rekindle.prepare.steps.same_steps import are_same_steps
 from rekindle.prepare.steps.step import Uniforms, Value
 
 if TYPE_CHECKING:
@@ -130,9 +131,9 @@ class NativeConcat:
 
 def check_one_transform(parts: Sequence[NativeDataset]) -> None:
     """ArgumentError unless all datasets have the same steps, with the same options."""
-    described = [_described(part) for part in parts]
+    described, steps = [_described(part) for part in parts], [part.split(0)[1].steps for part in parts]
     for number, other in enumerate(described[1:], start=1):
-        if other != described[0]:
+        if other != described[0] or not are_same_steps(steps[0], steps[number]):
             raise ArgumentError(
                 f"parts 0 and {number} of the ConcatDataset have different transforms. Give all of them one "
                 "and the same, or a loader each."

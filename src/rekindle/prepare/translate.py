@@ -15,6 +15,7 @@ from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.prepare.native import NativeDataset, as_native, follow_transforms, is_torchs
 from rekindle.prepare.native_concat import NativeConcat, check_one_transform
 from rekindle.prepare.native_subset import NativeSubset
+from rekindle.prepare.steps.same_steps import are_same_steps
 from rekindle.prepare.translated import TranslatedDataset
 
 
@@ -132,7 +133,7 @@ def _class_name(name: object) -> str:
 
 def _is_same(one: NativeDataset, other: NativeDataset) -> bool:
     """Whether two translations give the same samples."""
-    if repr(one.transform) != repr(other.transform):
+    if not are_same_steps(one.split(0)[1].steps, other.split(0)[1].steps):
         return False
     if isinstance(one, ImageDataset) and isinstance(other, ImageDataset):
         mine, others = one.source, other.source

@@ -140,6 +140,9 @@ class RandomApply(StepContainer):
         outcomes = math.prod(step.diversity for step in self.transforms)
         self.diversity = 1 if self.p == 0 else outcomes if self.p == 1 else outcomes + 1
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, p={self.p})"
+
     def outcomes(self, size: tuple[int, int] | None = None) -> Outcomes:
         return _outcomes_in_turn(self.transforms, size).with_probability(self.p)
 

@@ -30,6 +30,7 @@ from rekindle.prepare.steps.point_operations import (
 )
 from rekindle.prepare.steps.rand_augment import RandAugment, TrivialAugmentWide
 from rekindle.prepare.steps.resize import Resize
+from rekindle.prepare.steps.same_steps import snapshot
 from rekindle.prepare.steps.step import Step
 from rekindle.prepare.steps.to_tensor import (
     Conversion,
@@ -137,7 +138,7 @@ class Translation:
         where = f"{path}{name}"
         library = type(transform).__module__.split(".")[0]
         if isinstance(transform, Step):
-            self._add(transform, where)
+            self._add(snapshot(transform), where)
         elif library not in ("torchvision", "torch", "timm"):
             self._refuse(where, "not a transform of torchvision's or timm's")
         elif name in _CONTAINERS and library != "timm":
