@@ -319,3 +319,29 @@ def test_how_a_step_is_shown_has_all_of_its_parameters() -> None:
     """Caches on disk are keyed by it."""
     shown = {repr(rk.RandomApply([rk.RandomInvert(p=q)], p=p)) for p in (0.1, 0.2) for q in (0.3, 0.4)}
     assert len(shown) == 4
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "value", "expected"),
+    [
+        (rk.RandomSolarize(200, p=1), "threshold", 20, rk.RandomSolarize(20, p=1)),
+        (rk.RandomPosterize(7, p=1), "bits", 2, rk.RandomPosterize(2, p=1)),
+        (rk.RandAugment(1, 0), "magnitude", 30, rk.RandAugment(1, 30)),
+        (rk.RandomResizedCrop(8, ratio=(1, 1)), "ratio", (3, 3), rk.RandomResizedCrop(8, ratio=(3, 3))),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_parameter_that_is_changed_counts(
+    step: rk.Step, name: str, value: object, expected: rk.Step
+) -> None:
+    image = np.ascontiguousarray(photographs()[0][:40, :60])
+    setattr(step, name, value)
+    for number in range(4):
+        uniforms = np.random.default_rng(number).random(step.uniforms)
+        assert np.array_equal(step.apply(image, uniforms), expected.apply(image, uniforms))
+
+
+def test_a_changed_value_is_what_erasing_writes() -> None:
+    step = rk.RandomErasing(p=1)
+    step.value = 7
+    assert step(torch.zeros(3, 20, 20)).max() == 7

@@ -139,7 +139,6 @@ class RandomResizedCrop(WindowStep):
         self.scale = parameters.ordered_pair("RandomResizedCrop", "scale", scale, 0)
         self.ratio = parameters.ordered_pair("RandomResizedCrop", "ratio", ratio, 1e-6)
         self.interpolation = parameters.interpolation_mode("RandomResizedCrop", interpolation, RESIZE_MODES)
-        self._log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
 
     def compile_kernels(self) -> None:
         compile_resize(self.interpolation)
@@ -149,7 +148,7 @@ class RandomResizedCrop(WindowStep):
 
     def window(self, height: int, width: int, uniforms: Uniforms) -> Window:
         area, shape, offset_y, offset_x = uniforms.tolist()
-        (smallest, largest), (narrowest, widest) = self.scale, self._log_ratio
+        (smallest, largest), (narrowest, widest) = self.scale, map(math.log, self.ratio)
         retries = None
         for _ in range(_ATTEMPTS):
             target = height * width * (smallest + area * (largest - smallest))

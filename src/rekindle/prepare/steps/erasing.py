@@ -46,8 +46,7 @@ class RandomErasing(TensorStep):
         self.ratio = parameters.ordered_pair("RandomErasing", "ratio", ratio, 1e-6)
         self.value = value
         self.inplace = inplace
-        self._values = _values(value)
-        self._log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
+        _values(value)  # ArgumentError now, if it is none
         if self.p == 0:
             self.diversity = 1
 
@@ -62,7 +61,7 @@ class RandomErasing(TensorStep):
         retries = None
         for _ in range(_ATTEMPTS):
             target = height * width * random_between(area, *self.scale)
-            ratio = math.exp(random_between(shape, *self._log_ratio))
+            ratio = math.exp(random_between(shape, *map(math.log, self.ratio)))
             box_height, box_width = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
             if box_height < height and box_width < width:
                 top = random_integer(offset_y, 0, height - box_height + 1)
@@ -74,13 +73,14 @@ class RandomErasing(TensorStep):
 
     def replacement(self, shape: tuple[int, int, int], uniforms: Uniforms) -> torch.Tensor:
         """The values for a rectangle of this shape (channels, height, width); they broadcast to it."""
-        if self._values is not None:
-            if len(self._values) not in (1, shape[0]):
+        values = _values(self.value)
+        if values is not None:
+            if len(values) not in (1, shape[0]):
                 raise ArgumentError(
-                    f"RandomErasing: value has {len(self._values)} numbers and the image has "
+                    f"RandomErasing: value has {len(values)} numbers and the image has "
                     f"{shape[0]} channels. Give one number, or one for each channel."
                 )
-            return torch.tensor(self._values).view(-1, 1, 1)
+            return torch.tensor(values).view(-1, 1, 1)
         seed = int(next(more_uniforms(uniforms[::-1])) * 2**53)
         return torch.empty(shape).normal_(generator=torch.Generator().manual_seed(seed))
 

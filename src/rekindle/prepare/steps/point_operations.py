@@ -233,15 +233,19 @@ class Equalize(PointStep):
 class _RandomPointStep(ChanceStep):
     """A point operation applied with probability `p`."""
 
-    def __init__(self, step: PointStep, p: float) -> None:
+    def __init__(self, p: float) -> None:
         super().__init__(p)
-        self._step = step
+        self._operation()  # ArgumentError now, for a wrong parameter
+
+    @abstractmethod
+    def _operation(self) -> PointStep:
+        """The operation, with the parameters as they are now."""
 
     def compile_kernels(self) -> None:
-        self._step.compile_kernels()
+        self._operation().compile_kernels()
 
     def change(self, image: Image) -> Image:
-        return self._step.apply(image, _NO_UNIFORMS)
+        return self._operation().apply(image, _NO_UNIFORMS)
 
 
 class RandomSolarize(_RandomPointStep):
@@ -249,7 +253,10 @@ class RandomSolarize(_RandomPointStep):
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         self.threshold = threshold
-        super().__init__(Solarize(threshold), p)
+        super().__init__(p)
+
+    def _operation(self) -> PointStep:
+        return Solarize(self.threshold)
 
 
 class RandomPosterize(_RandomPointStep):
@@ -257,25 +264,37 @@ class RandomPosterize(_RandomPointStep):
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         self.bits = bits
-        super().__init__(Posterize(bits), p)
+        super().__init__(p)
+
+    def _operation(self) -> PointStep:
+        return Posterize(self.bits)
 
 
 class RandomInvert(_RandomPointStep):
     """Invert every value with probability `p`."""
 
     def __init__(self, p: float = 0.5) -> None:
-        super().__init__(Invert(), p)
+        super().__init__(p)
+
+    def _operation(self) -> PointStep:
+        return Invert()
 
 
 class RandomAutocontrast(_RandomPointStep):
     """Stretch each channel to the range from 0 to 255 with probability `p`."""
 
     def __init__(self, p: float = 0.5) -> None:
-        super().__init__(AutoContrast(), p)
+        super().__init__(p)
+
+    def _operation(self) -> PointStep:
+        return AutoContrast()
 
 
 class RandomEqualize(_RandomPointStep):
     """Equalize the histogram of each channel with probability `p`."""
 
     def __init__(self, p: float = 0.5) -> None:
-        super().__init__(Equalize(), p)
+        super().__init__(p)
+
+    def _operation(self) -> PointStep:
+        return Equalize()

@@ -81,20 +81,24 @@ class RandAugment(ImageStep):
         self.magnitude = magnitude
         self.interpolation = parameters.interpolation_mode("RandAugment", interpolation, WARP_MODES)
         self.fill = parameters.fill_colour("RandAugment", fill)
-        self._layer = RandAugmentLayer(magnitude, self.num_magnitude_bins, self.interpolation, self.fill)
         self.uniforms = self.num_ops * RandAugmentLayer.uniforms
         self.diversity = RandAugmentLayer.diversity**self.num_ops
 
     @property
     def layers(self) -> tuple[Step, ...]:
-        return (self._layer,) * self.num_ops
+        return (self._layer(),) * self.num_ops
+
+    def _layer(self) -> RandAugmentLayer:
+        """One of the operations, with the parameters as they are now."""
+        return RandAugmentLayer(self.magnitude, self.num_magnitude_bins, self.interpolation, self.fill)
 
     def compile_kernels(self) -> None:
         compile_operations()
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
+        layer = self._layer()
         for start in range(0, self.uniforms, RandAugmentLayer.uniforms):
-            image = self._layer.apply(image, uniforms[start : start + RandAugmentLayer.uniforms])
+            image = layer.apply(image, uniforms[start : start + RandAugmentLayer.uniforms])
         return image
 
 
