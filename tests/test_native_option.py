@@ -133,6 +133,21 @@ def test_changed_arrays_and_indices_are_followed(tmp_path: Path) -> None:
     assert (next(iter(loader))[0][0] == 1).all()
 
 
+def test_persistent_workers_get_the_indices_of_the_samples_that_there_are_now(folder: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "persistent_workers": True}
+    found = []
+    for kind, native in ((torch.utils.data.DataLoader, {}), (rk.DataLoader, {"native": True})):
+        dataset = copy.copy(folder)
+        dataset.samples = [*folder.samples]
+        loader = kind(dataset, **options, **native)
+        before = labels_of(loader)
+        del dataset.samples[-3:]
+        found.append((before, len(loader), labels_of(loader)))
+        del loader
+    assert found[0] == found[1]
+    assert sum(map(len, found[1][2])) == SAMPLES - 3
+
+
 class Times:
     """A function that is shown without its number."""
 

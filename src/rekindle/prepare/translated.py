@@ -78,7 +78,8 @@ class TranslatedDataset:
         return getattr(self.native, "fingerprint", None)
 
     def __len__(self) -> int:
-        return len(self.native)
+        """How many samples the script has now: persistent workers keep their copies, as torch's do."""
+        return len(self.native if self.original is None else self.original)
 
     def __getitem__(self, index: int) -> tuple[Value, int]:
         return self.native[index]
