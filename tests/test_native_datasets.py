@@ -10,6 +10,7 @@ import pytest
 import torch
 from benchmarks.torchvision_on_cpu import torchvision, v2
 from benchmarks.torchvision_on_cpu import transforms as v1
+from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate, random_split
 
 import rekindle as rk
@@ -242,6 +243,15 @@ def test_nobodys_getitem_is_bypassed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torchvision.datasets.DatasetFolder, "__getitem__", lambda self, index: (0, 0))
     with pytest.raises(rk.ArgumentError, match="is no dataset of torchvision's or timm's that is known here"):
         rk.native(folder)
+
+
+def test_a_function_that_opens_files_in_torchvisions_place_is_not_bypassed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = image_folder(tmp_path, evaluation(v1))
+    monkeypatch.setattr(torchvision.datasets.folder, "pil_loader", lambda path: Image.new("RGB", (99, 99)))
+    with pytest.raises(rk.ArgumentError, match="pil_loader"):
+        rk.native(dataset)
 
 
 def test_parts_with_different_transforms_are_refused(tmp_path: Path) -> None:

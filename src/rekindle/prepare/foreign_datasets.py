@@ -179,6 +179,10 @@ def _check_opens(opens: Any, argument: str) -> None:
         written[1] not in _LOADERS
     ):
         raise ArgumentError(f"{argument}={opens!r} is the user's, and opens files in a way of its own")
+    # What it calls may have been exchanged in torchvision itself.
+    called = getattr(sys.modules.get("torchvision.datasets.folder"), "pil_loader", None)
+    if getattr(called, "__module__", "") != "torchvision.datasets.folder":
+        raise ArgumentError(f"torchvision's pil_loader is {called!r}, which opens files in a way of its own")
     backend = getattr(sys.modules.get("torchvision"), "get_image_backend", lambda: "PIL")()
     if written[1] == "default_loader" and backend != "PIL":
         raise ArgumentError(f"torchvision opens images with {backend!r}, and not with Pillow")
