@@ -327,6 +327,7 @@ def test_how_a_step_is_shown_has_all_of_its_parameters() -> None:
         (rk.RandomSolarize(200, p=1), "threshold", 20, rk.RandomSolarize(20, p=1)),
         (rk.RandomPosterize(7, p=1), "bits", 2, rk.RandomPosterize(2, p=1)),
         (rk.RandAugment(1, 0), "magnitude", 30, rk.RandAugment(1, 30)),
+        (rk.RandAugment(1, 9), "num_ops", 3, rk.RandAugment(3, 9)),
         (rk.RandomResizedCrop(8, ratio=(1, 1)), "ratio", (3, 3), rk.RandomResizedCrop(8, ratio=(3, 3))),
     ],
     ids=lambda one: one if isinstance(one, str) else "",

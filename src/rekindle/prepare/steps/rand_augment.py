@@ -81,8 +81,15 @@ class RandAugment(ImageStep):
         self.magnitude = magnitude
         self.interpolation = parameters.interpolation_mode("RandAugment", interpolation, WARP_MODES)
         self.fill = parameters.fill_colour("RandAugment", fill)
-        self.uniforms = self.num_ops * RandAugmentLayer.uniforms
-        self.diversity = RandAugmentLayer.diversity**self.num_ops
+
+    @property
+    def uniforms(self) -> int:  # type: ignore[override]
+        return self.num_ops * RandAugmentLayer.uniforms
+
+    @property
+    def diversity(self) -> float:  # type: ignore[override]
+        outcomes: int = RandAugmentLayer.diversity**self.num_ops
+        return outcomes
 
     @property
     def layers(self) -> tuple[Step, ...]:
