@@ -149,7 +149,7 @@ def start_iterable(work: Work) -> IterableRunner:
 def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
     whole = work.worker_init_fn is not None
     window = Window(work.workers, work.batches_ahead, whole=whole or not rows)
-    slots = SlotPool(lambda: window.size + 1, shared=work.executor == "processes")
+    slots = SlotPool(window, shared=work.executor == "processes")
     pool: WorkerPool
     if work.executor == "threads":
         pool = ThreadPool(job)

@@ -12,7 +12,6 @@ import mmap
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from rekindle.core.available_memory import available_memory
 from rekindle.core.memfd import anonymous_file, map_file, reserve
 from rekindle.errors import OpenFilesError, OutOfMemoryError
+from rekindle.run.window import Window
 
 _PAGE = mmap.PAGESIZE
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
@@ -87,11 +87,11 @@ def _no_room(nbytes: int, error: OSError) -> OutOfMemoryError | OpenFilesError:
 class SlotPool:
     """Slots for batches; one is free again when no tensor refers to it.
 
-    As many slots are kept for later batches as `keep` says; the memory of more is released.
+    One more slot than batches may be in flight is kept for later ones; the memory of others is released.
     """
 
-    def __init__(self, keep: Callable[[], int], *, shared: bool = True) -> None:
-        self._keep, self._shared = keep, shared
+    def __init__(self, window: Window, *, shared: bool = True) -> None:
+        self._window, self._shared = window, shared
         self._free: deque[Slot] = deque()
         self.numbers: set[int] = set()  # of the slots that exist
         self._made = 0
@@ -112,7 +112,7 @@ class SlotPool:
 
     def give_back(self, slot: Slot) -> None:
         """Free a slot that no batch refers to."""
-        if self.closed or len(self.numbers) - self.leased > self._keep():
+        if self.closed or len(self.numbers) - self.leased > self._window.size + 1:
             self._drop(slot)
         else:
             self._free.append(slot)

@@ -22,9 +22,9 @@ class Window:
     def __init__(self, workers: int, given: int | None, *, whole: bool) -> None:
         self._workers, self._given, self._whole = workers, given, whole
         self._rows, self._nbytes = 1, 0  # of a batch
+        self.size = self._size()  # An attribute: it is looked at several times a batch.
 
-    @property
-    def size(self) -> int:
+    def _size(self) -> int:
         """How many batches there may be."""
         if self._given is not None:
             return self._given
@@ -39,7 +39,10 @@ class Window:
     def note_whole(self) -> None:
         """Note that each batch is loaded by one worker."""
         self._whole = True
+        self.size = self._size()
 
     def note_batch(self, rows: int, nbytes: int = 0) -> None:
         """Note how many samples a batch has, and the bytes that it takes if they are known."""
-        self._rows, self._nbytes = max(rows, self._rows), max(nbytes, self._nbytes)
+        if rows > self._rows or nbytes > self._nbytes:
+            self._rows, self._nbytes = max(rows, self._rows), max(nbytes, self._nbytes)
+            self.size = self._size()
