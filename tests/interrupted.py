@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# Where an exception is not raised but printed: Python calls these when an object goes.
-FINALIZERS = ("_end_lease", "_abandon", "__del__")
+# Where an exception is not raised but printed: Python calls these when an object goes, and hypothesis's
+# `gc_callback` when the garbage collector runs.
+FINALIZERS = ("_end_lease", "_abandon", "__del__", "gc_callback")
 
 
 class InterruptAt:

@@ -335,4 +335,4 @@ def test_a_split_point_counts_the_steps_of_the_pipeline() -> None:
     assert [str(layer) for layer in layers] == names
     for split_point in range(len(layers) + 1):
         first, rest = dataset.split(split_point)
-        assert [*first.steps, *rest.steps] == [layer.step for layer in layers]
+        assert repr([*first.steps, *rest.steps]) == repr([layer.step for layer in layers])
