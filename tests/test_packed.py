@@ -320,7 +320,7 @@ def test_copies_are_read_by_the_system_and_close_their_files(
     assert again[1] == dataset[1]
     del dataset, again
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # Earlier tests' processes may have ended meanwhile.
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
