@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, Subset, get_worker_info
+from torch.utils.data import Dataset, Subset, default_collate, get_worker_info
 
 import rekindle as rk
 from mortal import in_worker, kill, ready_workers
 from rekindle.loader import settings
-from rekindle.run.threads_per_process import MOST_THREADS
+from rekindle.run.threads_per_process import MOST_THREADS, threads_per_process
 from rekindle.run.unit_gate import ALONE, NOT_ALONE, UnitGate
 from rekindle.run.window import Window
 from waiting import HANGS, eventually
@@ -68,6 +68,17 @@ class WorkerIds(Declared):
     def __getitem__(self, index):
         info = get_worker_info()
         return info.id, info.num_workers, info.seed, index
+
+
+class HoldsGenerator(Declared):
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+
+def test_a_generator_of_the_datasets_own_is_not_shared_by_threads():
+    assert threads_per_process(Declared(), default_collate, None) == MOST_THREADS
+    assert threads_per_process(HoldsGenerator(), default_collate, None) == 1
 
 
 def test_each_thread_has_the_id_of_its_own_worker():

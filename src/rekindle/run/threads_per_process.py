@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import default_collate, default_convert
 
+from rekindle.core.held_generators import held_generators
 from rekindle.core.samples import Batch
 from rekindle.errors import RekindleError
 from rekindle.fetch.source import Source
@@ -47,7 +48,8 @@ def threads_per_process(
         return 1
     native = as_native(dataset)
     if native is None:
-        return MOST_THREADS  # It says itself that nearly all of its work needs no GIL.
+        # It says itself that nearly all of its work needs no GIL. A generator of its own is for one thread.
+        return 1 if held_generators(dataset) else MOST_THREADS
     return MOST_THREADS if sample_nanoseconds(native) >= _LONG_ENOUGH else 1
 
 

@@ -41,6 +41,7 @@ def seed_worker(job: Job, number: int, base_seed: int) -> None:
     )
 
 
+_WITHOUT_INFO = threading.Lock()
 _CollateMap: TypeAlias = dict[type | tuple[type, ...], Callable[..., Batch]]
 
 
@@ -55,9 +56,10 @@ def _stack(batch: list[torch.Tensor], *, collate_fn_map: _CollateMap | None = No
     first = batch[0]
     if first.layout is torch.strided and not first.is_nested:
         return torch.stack(batch, 0)
-    info, _utils.worker._worker_info = _utils.worker._worker_info, None
-    try:
-        stacked: torch.Tensor = _utils.collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
-        return stacked
-    finally:
-        _utils.worker._worker_info = info
+    with _WITHOUT_INFO:  # Of two threads, the second would find None, and leave that behind.
+        info, _utils.worker._worker_info = _utils.worker._worker_info, None
+        try:
+            stacked: torch.Tensor = _utils.collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+            return stacked
+        finally:
+            _utils.worker._worker_info = info
