@@ -30,6 +30,7 @@ from rekindle.reuse.step_costs import CACHED_BYTE, DECODING, UNKNOWN, nanosecond
 
 _SAMPLES = 4
 _REPEATED = 3  # measurements of each
+_SHUFFLED = 1 << 20  # samples, at most
 _CLEARLY = 0.75  # of the time
 _log = logging.getLogger("rekindle")
 Size = tuple[int, int]  # height and width
@@ -69,7 +70,7 @@ class SplitSearch:
         self._layers, self._split_at, self._nbytes_of = layers, split_at, nbytes_of
         self._last, self._dataset_size = last, size
         # The same in every run: the choice must not depend on the seed.
-        tried = counter_rng.permutation(size, 0, 0)[:_SAMPLES].tolist()
+        tried = few_samples(size, _SAMPLES, 0)
         self._indices = list(loadable_parts(split_at(0), tried)) or tried
         self._seen: dict[int, tuple[Size | None, int]] = {}  # of the parts before each layer
 
@@ -199,6 +200,13 @@ class SplitSearch:
             return lambda: None if cached is None else alone.finish(sample, copy.deepcopy(cached))
         image, step = _partial(split, sample), layer.step
         return lambda: step(copy.deepcopy(image))
+
+
+def few_samples(size: int, count: int, seed: int) -> list[int]:
+    """Some samples by chance; of very many without putting all of them in order, so perhaps one twice."""
+    if size <= _SHUFFLED:
+        return [*map(int, counter_rng.permutation(size, seed, 0)[:count])]
+    return [int(drawn) % size for drawn in counter_rng.split(seed, np.arange(count))]
 
 
 def loadable_parts(split: Split, indices: list[int]) -> dict[int, Sample]:

@@ -1,4 +1,4 @@
-"""Which record of which segment holds a sample: arrays in shared memory, with stamps as in the memory tier.
+"""Which record of which segment holds a sample: a table in shared memory, with stamps as in the memory tier.
 
 All counts (live records of a segment, bytes) follow from the entries, and are recomputed from them when a
 process died while it changed them.
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from rekindle.core.directory import PRIVATE, Directory
 from rekindle.core.process_state import is_running
 from rekindle.reuse.cache import segments
+from rekindle.reuse.cache.entry_table import TableSpec
 from rekindle.reuse.cache.segments import SegmentName
 from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
 from rekindle.reuse.cache.stamps import (
@@ -49,14 +50,18 @@ class Location(NamedTuple):
 _NOWHERE = Location(0, 0, 0)
 
 
-def fields(size: int) -> list[Field]:
-    """The shared arrays of the index, for `size` samples."""
+_TABLE = "disk_entries"
+
+
+def tables(size: int) -> dict[str, TableSpec]:
+    """The shared table of the index, for `size` samples."""
+    return {_TABLE: TableSpec(("disk_stamp", "disk_segment", "disk_offset", "disk_length"), size)}
+
+
+def fields() -> list[Field]:
+    """The shared arrays of the index."""
     return [
         ("disk_control", np.int64, 64),
-        ("disk_stamp", np.int64, size),
-        ("disk_segment", np.int64, size),
-        ("disk_offset", np.int64, size),
-        ("disk_length", np.int64, size),
         # Of the segment in a slot (its number modulo the slots): live records, bytes, the process that
         # appends to it, and the run that wrote it plus 1 (0: the slot is empty).
         ("segment_live", np.int64, _SLOTS),
@@ -70,7 +75,8 @@ class DiskIndex:
     """The entries and segments of a cache directory. What changes anything takes the lock."""
 
     def __init__(self, memory: SharedMemory, folder: Directory) -> None:
-        self._lock, self._folder = memory.lock, folder
+        self._lock, self._folder, self._memory = memory.lock, folder, memory
+        self._table = memory.tables[_TABLE]
         self._stamps, self._segments, self._offsets, self._lengths = (
             memory.arrays[f"disk_{name}"] for name in ("stamp", "segment", "offset", "length")
         )
@@ -91,6 +97,7 @@ class DiskIndex:
             state = self._folder.stat(str(name))
             if state is not None:
                 self._bytes[number % _SLOTS], self._run[number % _SLOTS] = state.st_size, name.run + 1
+        rows = rows[[self._memory.reserve_row(_TABLE, index) for index in rows[:, 0].tolist()]]
         index = rows[:, 0]
         self._segments[index], self._offsets[index], self._lengths[index] = rows[:, 2:].T
         self._stamps[index] = (rows[:, 1] + 1 << GENERATION) | INHERITED
@@ -112,13 +119,15 @@ class DiskIndex:
         return int(self._control[_TOTAL])
 
     def holds(self, ids: NDArray[np.int64], generations: ArrayLike) -> NDArray[np.bool_]:
-        return are_held(self._stamps, ids, generations)
+        return are_held(self._table, "disk_stamp", ids, generations)
 
     def stamp(self, index: int) -> int:
-        return int(self._stamp[index])
+        return int(self._stamp[index]) if self._table.has(index) else 0
 
     def find(self, index: int, generation: int) -> tuple[Location, int] | None:
         """Where an entry is, and its stamp; None for a miss."""
+        if not self._table.has(index):
+            return None
         stamp = self._stamp[index]
         if not is_held(stamp, generation):
             return None
@@ -136,13 +145,17 @@ class DiskIndex:
 
     def would_take(self, index: int, generation: int) -> bool:
         """Whether nothing newer is here."""
-        return may_replace(self._stamp[index], generation)
+        return not self._table.has(index) or may_replace(self._stamp[index], generation)
 
     def add(self, index: int, generation: int, location: Location | None) -> bool:
         """Enter a record, unless there is a newer one. Without a location, only what is older is removed."""
         with self._lock:
             if self._control[_DIRTY]:
                 self._recount()
+            if not self._table.has(index) and location is None:
+                return False
+            if not self._memory.reserve_row(_TABLE, index):
+                return False
             stamp = self._stamp[index]
             if is_held(stamp, generation) or not may_replace(stamp, generation):
                 return is_held(stamp, generation)
@@ -154,13 +167,13 @@ class DiskIndex:
         with self._lock:
             if self._control[_DIRTY]:
                 self._recount()
-            if self._stamp[index] == stamp:
+            if stamp and self.stamp(index) == stamp:
                 self._publish(index, -1 if location is None else generation_of(stamp), location or _NOWHERE)
                 self._stamp[index] |= stamp & INHERITED
 
     def drop(self, index: int, before: int) -> None:
         """Remove an entry of a generation before `before`."""
-        if self._stamp[index] >> GENERATION:
+        if self.stamp(index) >> GENERATION:
             with self._lock:
                 if self._control[_DIRTY]:
                     self._recount()
@@ -242,7 +255,7 @@ class DiskIndex:
         It belongs to this process until `release`.
         """
         with self._lock:
-            held = np.flatnonzero(self._stamps >> GENERATION)
+            held = self._held()
             slots = self._segments[held] % _SLOTS
             sizes = segments.padded(self._lengths[held])
             live = np.bincount(slots, weights=sizes, minlength=_SLOTS)
@@ -262,11 +275,18 @@ class DiskIndex:
         newest = int(self._control[_NEXT_NUMBER]) - 1
         return newest - (newest - slot) % _SLOTS
 
+    def _held(self) -> NDArray[np.int64]:
+        """The samples that have an entry, perhaps one that is being written."""
+        rows = self._table.used()
+        held: NDArray[np.int64] = rows[self._stamps[rows] >> GENERATION != 0]
+        return held
+
     def _recount(self) -> None:
         """Recompute all counts from the entries, without those that killed processes left half changed."""
-        busy = np.flatnonzero(self._stamps & BUSY)
+        rows = self._table.used()
+        busy = rows[self._stamps[rows] & BUSY != 0]
         self._stamps[busy] = removed(self._stamps[busy])
-        held = np.flatnonzero(self._stamps >> GENERATION)
+        held = self._held()
         self._live[:] = np.bincount(self._segments[held] % _SLOTS, minlength=_SLOTS)
         self._control[_ENTRIES] = len(held)
         self._control[_BYTES] = int(self._lengths[held].sum())
@@ -276,7 +296,8 @@ class DiskIndex:
     def save(self) -> None:
         """Write the snapshot that lets the next run open quickly. OSError."""
         with self._lock:
-            index = np.flatnonzero((self._stamps >> GENERATION > 0) & (self._stamps & BUSY == 0))
+            index = self._held()
+            index = index[self._stamps[index] & BUSY == 0]
             generations = (self._stamps[index] >> GENERATION) - 1
             locations = [array[index] for array in (self._segments, self._offsets, self._lengths)]
             slots = np.flatnonzero(self._run).tolist()

@@ -1,8 +1,8 @@
 """The part of a store that lies in shared memory: lookups without a lock, writes under one.
 
-Arrays indexed by sample hold each entry's stamp (see `stamps`), and the offset, length and block size of its
-bytes in the heap. Readers check the stamp before and after they read. Everything else (counts, free blocks)
-follows from these arrays, and is recomputed from them after a writer was killed.
+A row a sample (see `entry_table`) holds its entry's stamp (see `stamps`), and the offset, length and block
+size of its bytes in the heap. Readers check the stamp before and after they read. Everything else (counts,
+free blocks) follows from these rows, and is recomputed from them after a writer was killed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.reuse.cache import heap
+from rekindle.reuse.cache.entry_table import TableSpec
 from rekindle.reuse.cache.heap import Heap
 from rekindle.reuse.cache.record import Record, aligned
 from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
@@ -29,23 +30,25 @@ from rekindle.reuse.cache.stamps import (
 _DIRTY, _ENTRIES, _BYTES = range(3)
 
 
-def fields(size: int) -> list[Field]:
-    """The shared arrays of the tier, for `size` samples."""
-    return [
-        ("control", np.int64, 64),
-        ("stamp", np.int64, size),
-        ("offset", np.int64, size),
-        ("length", np.int64, size),
-        ("block_size", np.int64, size),
-        *heap.fields(),
-    ]
+_TABLE = "entries"
+
+
+def fields() -> list[Field]:
+    """The shared arrays of the tier."""
+    return [("control", np.int64, 64), *heap.fields()]
+
+
+def tables(size: int) -> dict[str, TableSpec]:
+    """The shared table of the tier, for `size` samples."""
+    return {_TABLE: TableSpec(("stamp", "offset", "length", "block_size"), size)}
 
 
 class MemoryTier:
     """Entries in a heap of shared memory, at most one generation of each sample."""
 
     def __init__(self, memory: SharedMemory) -> None:
-        self._lock, self._heap = memory.lock, Heap(memory)
+        self._lock, self._heap, self._memory = memory.lock, Heap(memory), memory
+        self._table = memory.tables[_TABLE]
         self._stamps, self._offsets, self._lengths, self._block_sizes = (
             memory.arrays[name] for name in ("stamp", "offset", "length", "block_size")
         )
@@ -68,10 +71,12 @@ class MemoryTier:
         return int(self._control[_BYTES])
 
     def holds(self, ids: NDArray[np.int64], generations: ArrayLike) -> NDArray[np.bool_]:
-        return are_held(self._stamps, ids, generations)
+        return are_held(self._table, "stamp", ids, generations)
 
     def find(self, index: int, generation: int) -> tuple[NDArray[np.uint8], int] | None:
         """An entry's bytes in place, and the stamp to pass to `unchanged` after reading them."""
+        if not self._table.has(index):
+            return None
         stamp = self._stamp[index]
         if not is_held(stamp, generation):
             return None
@@ -88,13 +93,15 @@ class MemoryTier:
 
     def would_take(self, index: int, generation: int) -> bool:
         """Whether nothing newer is here."""
-        return may_replace(self._stamp[index], generation)
+        return not self._table.has(index) or may_replace(self._stamp[index], generation)
 
     def put(self, index: int, generation: int, record: Record) -> bool:
         """Keep a record and drop the older generation; False if there is no space, or a newer one is here."""
         with self._lock:
             if self._control[_DIRTY]:
                 self.recover()
+            if not self._memory.reserve_row(_TABLE, index):
+                return False
             stamp = self._stamp[index]
             if is_held(stamp, generation):
                 return True
@@ -128,7 +135,7 @@ class MemoryTier:
 
     def drop(self, index: int, before: int) -> None:
         """Remove an entry of a generation before `before`, and free its block."""
-        if self._block_size[index] == 0:
+        if not self._table.has(index) or self._block_size[index] == 0:
             return
         with self._lock:
             if self._control[_DIRTY]:
@@ -179,11 +186,12 @@ class MemoryTier:
 
     def _rebuild(self, writing: int = -1) -> None:
         """As `recover`, but leaves alone the entry that the caller is writing."""
-        stamps, sizes = self._stamps, self._block_sizes
-        dead = np.flatnonzero((stamps & BUSY != 0) | ((stamps >> GENERATION == 0) & (sizes > 0)))
-        dead = dead[dead != writing]
-        sizes[dead] = 0
-        stamps[dead] = removed(stamps[dead])
-        held = np.flatnonzero(sizes)
-        self._heap.rebuild(self._offsets[held], sizes[held])
+        rows = self._table.used()
+        stamps, sizes = self._stamps[rows], self._block_sizes[rows]
+        is_dead = (stamps & BUSY != 0) | ((stamps >> GENERATION == 0) & (sizes > 0))
+        is_dead &= rows != writing
+        dead, held = rows[is_dead], rows[(sizes > 0) & ~is_dead]
+        self._block_sizes[dead] = 0
+        self._stamps[dead] = removed(stamps[is_dead])
+        self._heap.rebuild(self._offsets[held], self._block_sizes[held])
         self._control[_ENTRIES], self._control[_BYTES] = len(held), int(self._lengths[held].sum())

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.reduction import DupFd
 from types import TracebackType
 from typing import Protocol, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.memfd import anonymous_file, map_file, reserve
 from rekindle.errors import OutOfMemoryError
+from rekindle.reuse.cache.entry_table import EntryTable, TableSpec
 
 _PAGE = 4096
 Field: TypeAlias = tuple[str, type[np.int64 | np.uint8], int]  # name, type, number of elements
@@ -67,62 +69,83 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class SharedMemory:
-    """Named arrays, zero at first, then a heap whose pages are reserved on demand.
+    """Named arrays, zero at first, then tables and a heap whose pages are reserved on demand.
 
     Worker processes get it as a file descriptor: by fork, or pickled with the arguments of a spawned process.
 
     Attributes:
-        arrays: The int64 arrays.
+        arrays: The int64 arrays, and the columns of the tables.
         flags: The uint8 arrays.
+        tables: The tables.
         heap: The bytes after them.
         lock: To be held by who writes.
 
     """
 
-    def __init__(self, fields: list[Field], heap: int, fd: int = -1) -> None:
-        self._fields, self._heap = fields, heap
+    def __init__(self, fields: list[Field], tables: dict[str, TableSpec], heap: int, fd: int = -1) -> None:
+        self._fields, self._tables, self._heap = fields, tables, heap
+        flags: list[Field] = [(f"{name}_used", np.uint8, spec.chunks) for name, spec in tables.items()]
         starts, end = [], 0
-        for _, kind, count in fields:
+        for _, kind, count in [*fields, *flags]:
             starts.append(end)
             end += -(-np.dtype(kind).itemsize * count // 64) * 64
-        self._heap_start = -(-end // _PAGE) * _PAGE
-        self.fd = self._create() if fd < 0 else fd
-        memory = map_file(self.fd, self._heap_start + heap)
+        self._reserved = end = -(-end // _PAGE) * _PAGE
+        self._table_starts: dict[str, int] = {}
+        for name, spec in tables.items():
+            self._table_starts[name] = end
+            end += spec.nbytes
+        self._heap_start = end
+        self.fd, memory = self._open(fd)
         self.arrays: dict[str, NDArray[np.int64]] = {}
         self.flags: dict[str, NDArray[np.uint8]] = {}
-        for (name, kind, count), start in zip(fields, starts, strict=True):
+        self.tables: dict[str, EntryTable] = {}
+        for (name, kind, count), start in zip([*fields, *flags], starts, strict=True):
             content = memory[start : start + np.dtype(kind).itemsize * count]
             if kind is np.uint8:
                 self.flags[name] = content
             else:
                 self.arrays[name] = content.view(np.int64)
+        for name, spec in tables.items():
+            start = self._table_starts[name]
+            content = memory[start : start + spec.nbytes]
+            self.tables[name] = table = EntryTable(spec, self.flags[f"{name}_used"], content)
+            self.arrays |= table.columns
         self.heap = memory[self._heap_start :]
         self.lock = SharedLock(self.fd)
 
-    def _create(self) -> int:
-        fd = -1
+    def _open(self, fd: int) -> tuple[int, NDArray[np.uint8]]:
+        """A descriptor of the memory, new unless it is given, and its bytes."""
         try:
-            fd = anonymous_file(self._heap_start + self._heap)
-            reserve(fd, 0, self._heap_start)
+            if fd < 0:
+                fd = anonymous_file(self._heap_start + self._heap)
+                reserve(fd, 0, self._reserved)
+            return fd, map_file(fd, self._heap_start + self._heap)
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
             raise OutOfMemoryError(
-                f"no memory for the index of a cache, {self._heap_start / 2**20:.1f} MiB: "
-                f"{error.strerror}. Train without reuse, or raise the memory limit of this process."
+                f"no memory for the index of a cache, {self._reserved / 2**20:.1f} MiB, or no addresses for "
+                f"{(self._heap_start + self._heap) / 2**20:.1f} MiB: {error.strerror}. Train without reuse, "
+                "or raise the memory limits of this process."
             ) from error
-        return fd
 
     def reserve_heap(self, start: int, nbytes: int) -> bool:
         """Take the memory of a part of the heap from the system; False if there is none."""
+        return self._reserve(self._heap_start, start, nbytes)
+
+    def reserve_row(self, table: str, index: int) -> bool:
+        """Take the memory of a row from the system before it is written; False if there is none."""
+        return self.tables[table].reserve(index, partial(self._reserve, self._table_starts[table]))
+
+    def _reserve(self, origin: int, start: int, nbytes: int) -> bool:
         try:
-            reserve(self.fd, self._heap_start + start, nbytes)
+            reserve(self.fd, origin + start, nbytes)
         except OSError:
             return False
         return True
 
-    def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[list[Field], int, _Duplicate]]:
-        return _unpickle, (self._fields, self._heap, DupFd(self.fd))
+    def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[object, ...]]:
+        return _unpickle, (self._fields, self._tables, self._heap, DupFd(self.fd))
 
     def close(self) -> None:
         """Release the memory; other processes, and arrays in it, keep it alive."""
@@ -141,5 +164,7 @@ class _Duplicate(Protocol):
     def detach(self) -> int: ...
 
 
-def _unpickle(fields: list[Field], heap: int, duplicate: _Duplicate) -> SharedMemory:
-    return SharedMemory(fields, heap, duplicate.detach())
+def _unpickle(
+    fields: list[Field], tables: dict[str, TableSpec], heap: int, duplicate: _Duplicate
+) -> SharedMemory:
+    return SharedMemory(fields, tables, heap, duplicate.detach())

@@ -14,6 +14,8 @@ import threading
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rekindle.reuse.cache.entry_table import EntryTable
+
 BUSY, INHERITED = 1, 2  # An inherited entry gives way to any other generation.
 _WRITE = 4  # added by every write
 GENERATION = 32  # the bit at which the generation starts
@@ -30,11 +32,15 @@ def is_held(stamp: int, generation: int) -> bool:
     return stamp >> GENERATION == generation + 1 > 0 and not stamp & BUSY
 
 
-def are_held(stamps: NDArray[np.int64], ids: NDArray[np.int64], generations: ArrayLike) -> NDArray[np.bool_]:
-    """Which samples have an entry of the given generations."""
-    found = stamps[ids]
-    wanted = np.asarray(generations) + 1
-    held: NDArray[np.bool_] = (found >> GENERATION == wanted) & (found & BUSY == 0) & (wanted > 0)
+def are_held(
+    table: EntryTable, column: str, ids: NDArray[np.int64], generations: ArrayLike
+) -> NDArray[np.bool_]:
+    """Which samples have an entry of the given generations, by the stamps in a column of a table."""
+    held = np.zeros(np.broadcast_shapes(ids.shape, np.shape(generations)), dtype=bool)
+    there = np.broadcast_to(table.are_there(ids), held.shape)
+    found = table.columns[column][np.broadcast_to(ids, held.shape)[there]]
+    wanted = np.broadcast_to(generations, held.shape)[there] + 1
+    held[there] = (found >> GENERATION == wanted) & (found & BUSY == 0) & (wanted > 0)
     return held
 
 

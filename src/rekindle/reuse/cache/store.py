@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from rekindle.core.directory import PrivateDirectory
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
-from rekindle.reuse.cache import disk_index, memory_tier, stats
+from rekindle.reuse.cache import admission_rule, disk_index, memory_tier, stats
+from rekindle.reuse.cache.admission_rule import AdmissionRule
 from rekindle.reuse.cache.cache_directory import CacheDirectory
 from rekindle.reuse.cache.codecs import Codec, Jpeg, find_codec
 from rekindle.reuse.cache.disk_tier import DiskTier
@@ -69,9 +70,9 @@ class Store:
     """A cache of `size` samples, in shared memory first and then on disk, shared by all workers of a loader.
 
     `memory` bounds the bytes of the values in memory ("auto": a half of what is available, divided among the
-    ranks on this machine); the index takes 33 bytes a sample in addition, and 32 more with a disk. All
-    workers, threads and processes, forked or spawned with the store among their arguments, see the same
-    entries.
+    ranks on this machine); the index takes 64 bytes a cached sample in addition (up to a page, where few of
+    the samples near it are cached), and as many again with a disk. All workers, threads and processes, forked
+    or spawned with the store among their arguments, see the same entries.
 
     With `disk`, a folder, values that do not fit in memory go there, at most `disk_limit` bytes. A later
     store with the same codec and `fingerprint` (a text that names all that the values depend on: data,
@@ -96,15 +97,17 @@ class Store:
         if disk_limit is not None and disk_limit < 0:
             raise ArgumentError(f"disk_limit={disk_limit!r}: give a number of bytes, or None.")
         heap = memory_budget(memory)
-        fields: list[Field] = [*memory_tier.fields(size), *stats.fields(), ("unwanted", np.uint8, size)]
+        fields: list[Field] = [*memory_tier.fields(), *stats.fields(), *admission_rule.fields(size)]
+        tables = memory_tier.tables(size)
         self._directory = None
         if disk is not None:
-            fields += disk_index.fields(size)
+            fields += disk_index.fields()
+            tables |= disk_index.tables(size)
             self._directory = CacheDirectory(Path(disk), f"{found.name} {size} {fingerprint}")
             if disk_limit is not None:
                 self._directory.evict_others(disk_limit)
         folder = None if self._directory is None else self._directory.directory
-        self._attach(_State(size, found, SharedMemory(fields, heap), folder, disk_limit, os.getpid()))
+        self._attach(_State(size, found, SharedMemory(fields, tables, heap), folder, disk_limit, os.getpid()))
         if self._disk is not None:
             self._disk.index.load()
 
@@ -117,7 +120,7 @@ class Store:
         self._disk: DiskTier | None = None
         if state.folder is not None:
             self._disk = DiskTier(state.memory, state.folder, state.disk_limit, self._report_error)
-        self._unwanted = state.memory.flags["unwanted"]
+        self._admission = AdmissionRule(state.memory)
 
     def __getstate__(self) -> _State:
         return self._state
@@ -198,7 +201,7 @@ class Store:
         """Whether a value is worth packing. If not, an older generation is dropped all the same."""
         if self._closed:
             return False
-        if not self._unwanted[index]:
+        if self._admission.admits(index):
             return self._disk is None or self._disk.index.would_take(index, generation)
         self.drop(np.array([index]), before=generation)
         return False
@@ -218,15 +221,16 @@ class Store:
 
     def admit(self, mask: ArrayLike | None) -> None:
         """Set which samples are worth caching, for all workers from now on; None for all."""
-        if mask is None:
-            self._unwanted[:] = 0
-            return
-        wanted = np.asarray(mask, dtype=bool)
-        if wanted.shape != (self.size,):
+        wanted = None if mask is None else np.asarray(mask, dtype=bool)
+        if wanted is not None and wanted.shape != (self.size,):
             raise ArgumentError(
                 f"admit() expected {self.size} flags, one a sample, got an array of shape {wanted.shape}."
             )
-        self._unwanted[:] = ~wanted
+        self._admission.set(wanted)
+
+    def admit_share(self, share: float, seed: int) -> None:
+        """Cache a share of the samples, drawn by the seed: for datasets too large for flags."""
+        self._admission.set_share(share, seed)
 
     def note_seconds(self, seconds: float) -> None:
         """Report how long it took to compute a value that was missing."""
