@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import rekindle as rk
-from rekindle.core.changes import Look
+from rekindle.core.look import Look
 
 T = rk.transforms
 EPOCHS, SAMPLES = 2, 12

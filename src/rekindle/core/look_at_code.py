@@ -1,4 +1,4 @@
-"""How to look at code: functions with all that they read, classes, modules, and settings of the process."""
+"""How to look at code: functions with all that they read, modules, and settings of the process."""
 
 from __future__ import annotations
 
@@ -10,30 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rekindle.core.look_at_values import ITEM, Handler
+from rekindle.core.look_at_values import Handler
 from rekindle.core.object_state import (
+    IN_LIBRARY,
     NotProvenError,
     all_names,
     global_names,
-    is_heap_type,
     is_library,
-    mro_of,
     vars_of,
 )
 
 if TYPE_CHECKING:
-    from rekindle.core.changes import Look
+    from rekindle.core.look import Look
 
-OBJECT = 2e-6  # seconds, about, to look at an object
-# Entries of a class that say nothing about what its code does.
-_NOT_OF_INTEREST = frozenset(
-    {
-        "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__",
-        "_abc_impl", "__orig_bases__", "__slotnames__", "__parameters__", "__qualname__",
-        "__static_attributes__", "__firstlineno__", "__annotate__", "__annotate_func__",
-        "__annotations_cache__",
-    }
-)  # fmt: skip
 # A function that calls one of these may read any global.
 _READS_ANYTHING = frozenset(
     {
@@ -50,6 +39,9 @@ _READS_FILES = frozenset(
     }
 )  # fmt: skip
 
+_BUILT_IN = vars(builtins)
+_NOTHING = object()  # is what a name stands for that nobody has defined
+
 
 def _property(look: Look, value: Any) -> None:
     for name in ("fget", "fset", "fdel"):
@@ -61,11 +53,14 @@ def _wrapped(look: Look, value: Any) -> None:
 
 
 def _cell(look: Look, value: types.CellType) -> None:
+    look.many(look.holding(_contents, value))
+
+
+def _contents(cell: types.CellType) -> tuple[object, ...]:
     try:
-        contents = value.cell_contents
+        return (cell.cell_contents,)
     except ValueError:  # A variable that has no value yet.
-        return
-    look.one(contents)
+        return ()
 
 
 def _method(look: Look, value: types.MethodType) -> None:
@@ -83,58 +78,40 @@ def _builtin(look: Look, value: types.BuiltinFunctionType) -> None:
 
 
 def _function(look: Look, value: types.FunctionType) -> None:
-    code = value.__code__
+    code, defaults, keyword_defaults, attributes = look.holding(_parts, value)
     look.by_identity(code)
     if not look.follows_code:
         return
     look.many(value.__closure__ or ())
-    look.one(value.__defaults__)
-    look.one(value.__kwdefaults__)
-    look.one(value.__dict__)
+    look.one(defaults)
+    look.one(keyword_defaults)
+    look.one(attributes)
     reached = value.__globals__
     if is_library(dict.get(reached, "__name__")):
         return
-    names, every = global_names(code), all_names(code)
+    names, every = global_names(value.__code__), all_names(value.__code__)
     look.reads_files = look.reads_files or bool(every & _READS_FILES)
     if every & _READS_ANYTHING:
         look.leave_out(f"{value.__qualname__} may read any global")
-    package = dict.get(reached, "__package__")
-    for name in sorted(names):
-        if name in reached:
-            found = reached[name]
+    for found in look.holding(_reached, (reached, sorted(names))):
+        if found is not _NOTHING:
             look.one(found)
-            continue
-        if name in vars(builtins):
-            continue
-        for module in (name, f"{package}.{name}"):
-            if module in sys.modules:
-                look.one(sys.modules[module])
 
 
-def look_at_class(look: Look, kind: type) -> None:
-    """A class and its bases: of libraries which entries there are, of others what these do."""
-    if look.was_seen(-id(kind)):  # `id(kind)` is for what it defines itself, without its bases.
-        return
-    look.by_identity(kind)
-    if not look.follows_code:
-        return
-    for base in mro_of(kind)[:-1]:
-        entries = vars_of(base)
-        if is_library(entries.get("__module__")) or not is_heap_type(base):
-            values = [entry for name, entry in entries.items() if name not in _NOT_OF_INTEREST]
-            look.spend(ITEM * len(values))
-            look.keep(values)
-            look.note([*map(id, values)])
-            continue
-        if look.was_seen(id(base)):
-            continue
-        look.spend(OBJECT)
-        for name, entry in [*entries.items()]:
-            if name not in _NOT_OF_INTEREST:
-                look.note(name)
-                look.one(entry)
-    if type(kind) is not type:
-        look_at_class(look, type(kind))
+def _parts(function: types.FunctionType) -> tuple[object, ...]:
+    return function.__code__, function.__defaults__, function.__kwdefaults__, function.__dict__
+
+
+def _reached(names: tuple[dict[str, object], list[str]]) -> list[object]:
+    """What names of globals and modules stand for."""
+    reached, found = names[0], []
+    for name in names[1]:
+        value = dict.get(reached, name, _NOTHING)
+        found.append(value)
+        if value is _NOTHING and name not in _BUILT_IN:
+            package = dict.get(reached, "__package__")
+            found += [sys.modules.get(module, _NOTHING) for module in (name, f"{package}.{name}")]
+    return found
 
 
 def _module(look: Look, value: types.ModuleType) -> None:
@@ -145,31 +122,48 @@ def _module(look: Look, value: types.ModuleType) -> None:
         return
     if name == "__main__":
         raise NotProvenError("all globals of the script are within reach")
-    for name, entry in [*dict.items(entries)]:
-        if not (type(name) is str and name.startswith("__")):
-            look.note(name)
-            look.one(entry)
+    for part in look.holding(_entries, entries):
+        look.one(part)
 
 
-def look_at_switches(look: Look) -> None:
+def _entries(module: dict[object, object]) -> list[object]:
+    """The names in a module, apart from Python's own, each followed by what it means."""
+    return [part for entry in dict.items(module) if not _is_pythons(entry[0]) for part in entry]
+
+
+def _is_pythons(name: object) -> bool:
+    return type(name) is str and name.startswith("__")
+
+
+def switches(_: None) -> list[object]:
     """Settings of the process and of libraries that scripts do change."""
-    look.note([*os.environ._data.items()])  # type: ignore[attr-defined]
+    found: list[object] = [*os.environ._data.items()]  # type: ignore[attr-defined]
     try:
-        look.note(os.getcwd())
+        found.append(os.getcwd())
     except OSError:  # The folder is gone.
-        look.note(None)
-    look.note(repr(torch.get_default_dtype()))
+        found.append(None)
+    found.append(repr(torch.get_default_dtype()))
     for module, name, default in (
         ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
         ("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 12),
         ("torchvision", "_image_backend", "PIL"),
     ):
         loaded = sys.modules.get(module)
-        look.note(repr(default if loaded is None else vars(loaded).get(name, default)))
-    collates = torch.utils.data._utils.collate.default_collate_fn_map
-    for kind, function in [*collates.items()]:
-        if not (type(function) is types.FunctionType and is_library(function.__module__)):
-            look.many([kind, function])
+        found.append(repr(default if loaded is None else vars(loaded).get(name, default)))
+    return found
+
+
+def user_collates(_: None) -> list[object]:
+    """The classes for which a script has told torch how to collate them, each followed by the function."""
+    collates = torch.utils.data._utils.collate.default_collate_fn_map.items()
+    return [part for entry in [*collates] if not _is_of_library(entry[1]) for part in entry]
+
+
+def _is_of_library(function: object) -> bool:
+    if type(function) is not types.FunctionType:
+        return False
+    module = function.__module__
+    return type(module) is str and IN_LIBRARY[module]
 
 
 CODE: dict[type, Handler] = {
@@ -181,5 +175,4 @@ CODE: dict[type, Handler] = {
     types.BuiltinFunctionType: _builtin,
     types.FunctionType: _function,
     types.ModuleType: _module,
-    type: look_at_class,
 }

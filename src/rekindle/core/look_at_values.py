@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 from rekindle.core.object_state import NotProvenError, vars_of
 
 if TYPE_CHECKING:
-    from rekindle.core.changes import Look
+    from rekindle.core.look import Look
 
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 
 
 def _list(look: Look, value: Any) -> None:
-    look.many(value if type(value) is list else [*list.__iter__(value)])
+    look.many(look.holding(list.copy, value))
 
 
 def _tuple(look: Look, value: Any) -> None:
-    look.many(value if type(value) is tuple else [*tuple.__iter__(value)])
+    look.many([*tuple.__iter__(value)])
 
 
 def _set(look: Look, value: Any) -> None:
-    look.many([*set.__iter__(value)])
+    look.many(look.holding(set.__iter__, value))
 
 
 def _frozenset(look: Look, value: Any) -> None:
@@ -40,22 +40,26 @@ def _frozenset(look: Look, value: Any) -> None:
 
 
 def _deque(look: Look, value: Any) -> None:
-    look.many([*deque.__iter__(value)])
+    look.many(look.holding(deque.__iter__, value))
 
 
 def _dict(look: Look, value: Any) -> None:
-    look.many([*dict.keys(value)])
-    look.many([*dict.values(value)])
+    look.many(look.holding(dict.keys, value))
+    look.many(look.holding(dict.values, value))
 
 
 def _ordered_dict(look: Look, value: Any) -> None:
-    look.many([*OrderedDict.keys(value)])
+    look.many(look.holding(OrderedDict.keys, value))
     _dict(look, value)
 
 
 def _default_dict(look: Look, value: Any) -> None:
-    look.one(vars_of(defaultdict)["default_factory"].__get__(value))
+    look.many(look.holding(_default_factory, value))
     _dict(look, value)
+
+
+def _default_factory(value: Any) -> tuple[object]:
+    return (vars_of(defaultdict)["default_factory"].__get__(value),)
 
 
 def _str(look: Look, value: Any) -> None:
@@ -67,7 +71,12 @@ def _bytes(look: Look, value: Any) -> None:
 
 
 def _bytearray(look: Look, value: Any) -> None:
-    _bytes_of(look, np.frombuffer(value, dtype=np.uint8))
+    look.spend(BYTE * len(value), BYTE * len(value))
+    look.finding(_digest_of_bytes, value)
+
+
+def _digest_of_bytes(value: bytearray) -> tuple[int, bytes]:
+    return len(value), xxhash.xxh3_128_digest(value)
 
 
 def _int(look: Look, value: Any) -> None:
@@ -92,22 +101,38 @@ def look_at_scalar(look: Look, value: Any) -> None:
 
 def _array(look: Look, value: Any) -> None:
     array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
-    look.note((repr(array.dtype), array.shape))
     if array.dtype.hasobject:
         if array.dtype != object:
             raise NotProvenError("a structured array that holds objects")
+        look.finding(_form, value)
         look.spend(ITEM * array.size)
-        look.many([*array.flat])
+        look.many(look.holding(_items, value))
     elif _is_read_only(array):
+        look.finding(_form, value)
         look.by_identity(value)
     else:
-        _bytes_of(look, array)
+        cost = BYTE * array.nbytes * (1 if array.flags.c_contiguous else 10)
+        look.spend(cost, cost)
+        look.finding(_array_contents, value)
 
 
-def _bytes_of(look: Look, array: NDArray[Any]) -> None:
-    look.spend(BYTE * array.nbytes * (1 if array.flags.c_contiguous else 10))
+def _form(value: Any) -> tuple[object, ...]:
+    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+    return array.dtype.str, repr(array.dtype), array.shape, _is_read_only(array)
+
+
+def _items(value: Any) -> list[object]:
+    return [*np.ndarray.view(value, np.ndarray).flat]
+
+
+def _array_contents(value: Any) -> tuple[object, ...]:
+    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+    return repr(array.dtype), array.shape, _digest(array)
+
+
+def _digest(array: NDArray[Any]) -> bytes:
     contiguous = np.ascontiguousarray(array).reshape(-1)
-    look.note(xxhash.xxh3_128_digest(contiguous.view(np.uint8).data) if contiguous.size else b"")
+    return xxhash.xxh3_128_digest(contiguous.view(np.uint8).data) if contiguous.size else b""
 
 
 def _tensor(look: Look, value: torch.Tensor) -> None:
@@ -115,16 +140,27 @@ def _tensor(look: Look, value: torch.Tensor) -> None:
         raise NotProvenError(f"{type(value).__qualname__} is a tensor of its own kind")
     if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
         raise NotProvenError("a tensor that is not in plain memory")
-    look.note((repr(value.dtype), tuple(value.shape), value.requires_grad))
+    cost = BYTE * value.nbytes * (1 if value.is_contiguous() else 10)
+    look.spend(cost, cost)
+    look.finding(_tensor_contents, value)
+
+
+def _tensor_contents(value: torch.Tensor) -> tuple[object, ...]:
+    if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+        return ()
+    form = repr(value.dtype), tuple(value.shape), value.requires_grad
     plain = value.detach().resolve_conj().resolve_neg()
-    look.spend(BYTE * plain.nbytes * (1 if plain.is_contiguous() else 10))
-    if plain.numel():
-        _bytes_of(look, plain.contiguous().view(-1).view(torch.uint8).numpy())
+    if not plain.numel():
+        return form
+    return *form, _digest(plain.contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def _partial(look: Look, value: Any) -> None:
-    for name in ("func", "args", "keywords"):
-        look.one(vars_of(functools.partial)[name].__get__(value))
+    look.many(look.holding(_parts_of_partial, value))
+
+
+def _parts_of_partial(value: Any) -> list[object]:
+    return [vars_of(functools.partial)[name].__get__(value) for name in ("func", "args", "keywords")]
 
 
 def _is_read_only(array: NDArray[Any]) -> bool:
@@ -140,9 +176,6 @@ def _is_read_only(array: NDArray[Any]) -> bool:
 Handler = Callable[["Look", Any], None]
 # How to look at objects of exactly these classes.
 VALUES: dict[type, Handler] = {
-    list: _list,
-    tuple: _tuple,
-    dict: _dict,
     set: _set,
     frozenset: _frozenset,
     bytearray: _bytearray,

@@ -11,16 +11,17 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 _POINTER = 8  # bytes
-_MRO = type.__dict__["__mro__"]
-_VARS = type.__dict__["__dict__"]
-_BASE = type.__dict__["__base__"]
+# The class and its bases, in the order in which attributes are looked up; and what a class itself defines.
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+vars_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+_base_of: Callable[[type], type] = type.__dict__["__base__"].__get__
 _OWN = type.__getattribute__  # that of a metaclass may be the user's
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 # Packages whose own modules and classes are taken not to change between two epochs.
 LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {
@@ -34,23 +35,13 @@ class NotProvenError(Exception):
     """Something that cannot be looked at, or not within the budget."""
 
 
-def mro_of(kind: type) -> tuple[type, ...]:
-    """The class and its bases, in the order in which attributes are looked up."""
-    return cast("tuple[type, ...]", _MRO.__get__(kind))
-
-
-def vars_of(kind: type) -> Mapping[str, Any]:
-    """What a class itself defines."""
-    return cast("Mapping[str, Any]", _VARS.__get__(kind))
-
-
 def storage_class(kind: type) -> type:
     """The nearest base that keeps state where Python cannot see it: `object` if none does, `list` for lists.
 
     Attributes and slots of classes written in Python account for all of their size beyond that of the base.
     """
     while kind is not object:
-        base = _BASE.__get__(kind)
+        base = _base_of(kind)
         slots = sum(type(value) is MemberDescriptorType for value in vars_of(kind).values())
         explained = slots * _POINTER
         for name in ("__dictoffset__", "__weakrefoffset__"):
@@ -64,12 +55,39 @@ def storage_class(kind: type) -> type:
 
 def is_heap_type(kind: type) -> bool:
     """Whether a class was made while Python ran, as those written in Python are."""
-    return bool(_OWN(kind, "__flags__") & _HEAP_TYPE)
+    return bool(_OWN(kind, "__flags__") & HEAP_TYPE)
 
 
-def attributes_of(value: object, kind: type) -> list[tuple[str, object]] | None:
-    """The names and values in an object's dictionary and slots; None if a class hides the dictionary."""
-    found: list[tuple[str, object]] = []
+class ClassState(NamedTuple):
+    """Where the objects of a class keep their state."""
+
+    kind: type
+    storage: type  # that of `storage_class`
+    attributes: tuple[tuple[str, Callable[[object], Any]], ...] | None  # None if a class hides its dictionary
+    immutable: frozenset[str]  # attributes that are declared to change by assignment only
+
+
+KNOWN_STATES: dict[int, ClassState] = {}  # of classes that live as long as the process, by id
+
+
+def state_of(kind: type) -> ClassState:
+    """Where the objects of a class keep their state, which does not change as long as the class is the same.
+
+    `attributes` are slots by name, and how to get them from an object; with `__dict__`, a dictionary of them.
+    """
+    known = KNOWN_STATES.get(id(kind))
+    if known is None:
+        declared = [vars_of(base).get("immutable_attributes") for base in mro_of(kind)]
+        named = (name for names in declared if type(names) is tuple for name in names)
+        immutable = frozenset(name for name in named if type(name) is str)
+        known = ClassState(kind, storage_class(kind), _attributes_of_class(kind), immutable)
+        if not is_heap_type(kind) or is_library(vars_of(kind).get("__module__")):  # Others may be freed.
+            KNOWN_STATES[id(kind)] = known
+    return known
+
+
+def _attributes_of_class(kind: type) -> tuple[tuple[str, Callable[[object], Any]], ...] | None:
+    found: list[tuple[str, Callable[[object], Any]]] = []
     has_dict = False
     for base in mro_of(kind):
         for name, member in vars_of(base).items():
@@ -78,13 +96,32 @@ def attributes_of(value: object, kind: type) -> list[tuple[str, object]] | None:
                     return None
                 if not has_dict:
                     has_dict = True
-                    found += dict.items(member.__get__(value))
+                    found.append((name, member.__get__))
             elif type(member) is MemberDescriptorType and is_heap_type(base):
-                try:
-                    found.append((name, member.__get__(value)))
-                except AttributeError:  # A slot without a value.
-                    found.append((name, None))
+                found.append((name, member.__get__))
+    return tuple(found)
+
+
+def attributes_of(value: object, kind: type) -> list[tuple[str, object]] | None:
+    """The names and values in an object's dictionary and slots; None if a class hides the dictionary."""
+    attributes = state_of(kind).attributes
+    if attributes is None:
+        return None
+    found: list[tuple[str, object]] = []
+    for name, get in attributes:
+        if name == "__dict__":
+            found += dict.items(get(value))
+        else:
+            found.append((name, slot(get, value)))
     return found
+
+
+def slot(get: Callable[[object], Any], value: object) -> object:
+    """What is in a slot of an object; None if nothing is."""
+    try:
+        return get(value)
+    except AttributeError:
+        return None
 
 
 _NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
@@ -122,23 +159,16 @@ def global_names(code: CodeType) -> frozenset[str]:
     return known[1]
 
 
-_INSTALLED: dict[str, bool] = {}  # packages by name: whether they are where installed ones are
-
-
-def is_library(module: object) -> bool:
+class _Libraries(dict[str, bool]):
     """Whether a module of this name belongs to Python or to one of the `LIBRARIES`, as installed.
 
     A project's own package may have the name of one (`datasets`): it is none.
     """
-    if type(module) is not str:
-        return False
-    name = module.partition(".")[0]
-    return name in LIBRARIES and _is_installed(name)
 
-
-def _is_installed(name: str) -> bool:
-    known = _INSTALLED.get(name)
-    if known is None:
+    def __missing__(self, module: str) -> bool:
+        name = module.partition(".")[0]
+        if name not in LIBRARIES:
+            return False
         loaded = sys.modules.get(name)
         if loaded is None:
             return False
@@ -147,8 +177,16 @@ def _is_installed(name: str) -> bool:
             known = name == "rekindle" or os.path.realpath(file).startswith(_FOLDERS)
         else:  # Built into Python; a package without a file of its own may be anywhere.
             known = name in sys.stdlib_module_names
-        _INSTALLED[name] = known
-    return known
+        self[module] = known
+        return known
+
+
+IN_LIBRARY = _Libraries()
+
+
+def is_library(module: object) -> bool:
+    """Whether this is the name of a module of Python or of one of the `LIBRARIES`, as installed."""
+    return type(module) is str and IN_LIBRARY[module]
 
 
 def _installed_folders() -> tuple[str, ...]:

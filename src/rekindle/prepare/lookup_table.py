@@ -58,8 +58,9 @@ def normalization_of(
     steps: Sequence[Step], table: fused_kernel.Table, channels_last: bool = False
 ) -> fused_kernel.Floats:
     """The constants to compute the table's values with; `fused_kernel.USE_TABLE` if that is not exact."""
-    step = next((step for step in steps if isinstance(step, Normalize)), Normalize([0.0], [1.0]))
-    mean, std = (np.broadcast_to(np.array(values, dtype=np.float32), 3) for values in (step.mean, step.std))
+    step = next((step for step in steps if isinstance(step, Normalize)), None)
+    given = ((0.0,), (1.0,)) if step is None else (step.mean, step.std)
+    mean, std = (np.broadcast_to(np.array(values, dtype=np.float32), 3) for values in given)
     return fused_kernel.normalization(table, mean, std, channels_last)
 
 

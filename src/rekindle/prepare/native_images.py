@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from rekindle.core.changes import Look
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
+from rekindle.core.look import Look
 from rekindle.errors import DecodeError
 from rekindle.fetch.source import Stored
 from rekindle.prepare.steps.step import Step, Uniforms, Value, draw_uniforms
@@ -57,7 +57,10 @@ class NativeImages(Dataset[tuple[Value, int]]):
 
         The loader calls this before an epoch: what can be decided once is not decided for every sample.
         """
-        if self._built_from is not None and not Look(self._transform).finds_same(self._built_from):
+        before = self._built_from
+        if before is None or before.still_holds(self._transform):
+            return
+        if not Look(self._transform).finds_same(before):
             self._set_transform(self._transform, *self._options)
 
     @abstractmethod

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,12 @@ class Pipeline:
         draws_nothing: Whether no step can draw random numbers of its own.
 
     """
+
+    # What follows from the steps, which are looked at: where a parameter is set, another pipeline is made.
+    immutable_attributes = (
+        "limits", "output", "_after", "_middle", "_crop", "_unfused", "_table", "_constants", "_fill",
+        "_first_window", "_flips",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -160,13 +168,14 @@ class Pipeline:
     @property
     def layers(self) -> tuple[Step, ...]:
         """The smallest steps between which the pipeline can be split."""
-        return tuple(layer for step in self.steps for layer in step.layers)
+        return tuple(chain.from_iterable(map(attrgetter("layers"), self.steps)))
 
     def split(self, split_point: int) -> tuple[Pipeline, Pipeline]:
         """The first `split_point` layers, which produce an image, and the rest, which continues from it."""
-        first = Pipeline(self.layers[:split_point], limits=self.limits, size=self._size)
+        layers = self.layers
+        first = Pipeline(layers[:split_point], limits=self.limits, size=self._size)
         rest = Pipeline(
-            self.layers[split_point:],
+            layers[split_point:],
             dtype=self._dtype,
             channels_last=self._channels_last,
             limits=self.limits,

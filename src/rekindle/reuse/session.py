@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from rekindle.choose import Redundancy
 from rekindle.choose.duplicates.policy import DuplicatePolicy
-from rekindle.core.changes import Look
+from rekindle.core.look import Look
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import device_steps, follow_changes

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -120,7 +122,7 @@ class Compose(StepContainer):
 
     @property
     def parts(self) -> tuple[Step, ...]:
-        return tuple(part for step in self.transforms for part in step.parts)
+        return tuple(chain.from_iterable(map(attrgetter("parts"), self.transforms)))
 
     @property
     def layers(self) -> tuple[Step, ...]:
