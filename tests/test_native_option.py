@@ -220,6 +220,35 @@ def test_samplers_batch_samplers_and_collate_functions(folder: Any) -> None:
     assert (image.shape, image.dtype, label) == ((3, 20, 20), torch.float32, 0)
 
 
+@pytest.mark.parametrize(("saved", "loads"), [("auto", False), (True, False), (False, "auto"), (False, True)])
+def test_a_state_of_other_pixels_is_refused(folder: Any, saved: Any, loads: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 2}
+    begun, other = (rk.DataLoader(folder, native=native, **options) for native in (saved, loads))
+    next(iter(begun))
+    with pytest.raises(rk.StateError, match=r"^native: .* saved with native="):
+        other.load_state_dict(begun.state_dict())
+
+
+def test_a_state_loads_wherever_the_pixels_are_the_same(folder: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 2}
+    first, *rest = rk.DataLoader(folder, native=True, **options)
+    begun = rk.DataLoader(folder, native="auto", **options)
+    assert torch.equal(next(iter(begun))[0], first[0])
+    for dataset, native in ((folder, True), (folder, "auto"), (rk.native(folder), False)):
+        other = rk.DataLoader(dataset, native=native, **options)
+        other.load_state_dict(begun.state_dict())
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(other, rest, strict=True))
+
+
+def test_a_state_that_can_no_longer_be_translated_is_refused(folder: Any) -> None:
+    """`native="auto"` in both runs, of which the second has a step without a native equivalent."""
+    begun = rk.DataLoader(folder, native="auto", seed=2)
+    state = begun.state_dict()
+    folder.transform = v1.Compose([v1.FiveCrop(8), v1.Lambda(list)])
+    with pytest.raises(rk.StateError, match=r"^native: "):
+        rk.DataLoader(folder, native="auto", seed=2).load_state_dict(state)
+
+
 def test_a_loader_resumes_and_is_copied(folder: Any) -> None:
     folder.transform = v1.Compose([v1.RandomCrop(16, pad_if_needed=True), v1.ToTensor()])
     options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 2, "native": True}

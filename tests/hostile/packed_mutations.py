@@ -239,7 +239,7 @@ def mutated_lmdb(data: bytes, rng: np.random.Generator) -> bytes:
                 (128, 8),
                 (144, 8),
             ][int(rng.integers(10))]
-        elif kind & 3 and 16 < lower <= 4096 and rng.integers(3):
+        elif kind & 3 and 18 <= lower <= 4096 and rng.integers(3):
             pointer = 16 + 2 * int(rng.integers((lower - 16) // 2))
             node = int.from_bytes(changed[at + pointer : at + pointer + 2], "little")
             place, width = [

@@ -40,6 +40,7 @@ def identity(settings: LoaderSettings, importance: str) -> Identity:
         "batch_size": settings.batch_size,
         "drop_last": settings.drop_last,
         "order": settings.order.value,
+        "native": settings.reuse.is_native,  # Other decoders and steps draw other numbers.
         **settings.reuse.identity(),
         "importance": importance,
     }

@@ -14,7 +14,7 @@ from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.core.look import Look
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
-from rekindle.prepare.native import device_steps, follow_changes
+from rekindle.prepare.native import as_native, device_steps, follow_changes
 from rekindle.reuse import Echo, Refurbish, Store, WorkerView
 from rekindle.reuse.accounting import ReuseAccounting
 from rekindle.reuse.admission import admit
@@ -33,6 +33,7 @@ class ReuseSession:
     """What a loader's workers read: the dataset split in two, with a cache between, or as it is.
 
     Made with the loader, decided with its first epoch. `planning` and `accounting` do the rest.
+    `is_native` says whether the dataset is one of ours, or was translated to one.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ReuseSession:
         self.redundant = None if redundancy is None else DuplicatePolicy(redundancy, len(dataset), seed)
         self._split = SplitPoint(dataset, reuse, final_transform)
         self.dataset = self._split.dataset
+        self.is_native = as_native(dataset) is not None
         self.planning = ReusePlanning(self.dataset, reuse, seed, self.redundant)
         self.accounting = ReuseAccounting(self.dataset, reuse, self.planning, self.redundant, seed)
         self.worker_view: WorkerView | None = None
