@@ -35,11 +35,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(PYTEST) $(BESIDE) -m 'not slow and not alone'
-	$(PYTEST) -m 'alone and not slow'
+	$(PYTEST) -m 'not slow' tests/alone
 
 test-slow: $(VENV)/.dev
 	$(PYTEST) $(BESIDE) -m 'not alone'
-	$(PYTEST) -m alone
+	$(PYTEST) tests/alone
 
 lint: $(VENV)/.dev lint-workflows
 	$(BIN)/ruff format --check .

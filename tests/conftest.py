@@ -1,5 +1,6 @@
 """What holds for every test: nothing depends on how fast the machine is, and who must run alone does."""
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -8,10 +9,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from huge_pages import use_huge_pages
+
 # One thread for the arithmetic of each process: tests run side by side, and threads that wait for each other
 # spin. Set before anything imports torch, and inherited by what tests start.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# What tests start loads the bytecode of what was imported before, whatever the shell says about writing it:
+# compiling all files of the package again takes half a second of each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Tests that do not name a start method are written for fork, the default before Python 3.14.
 if sys.version_info >= (3, 14):
@@ -23,14 +31,23 @@ settings.load_profile("rekindle")
 
 # Tests that look at what all processes of the machine share, `/dev/shm` and the like.
 # `make test` runs the others side by side, and these after them.
-ALONE = {
-    "test_closing.py": {"test_a_killed_main_process_leaves_nothing"},
-}
+ALONE = Path(__file__).parent / "alone"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cheap_forks() -> None:
+    use_huge_pages()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what stays for good out of garbage collection, which would touch and so copy it in every fork."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Processes that run tests side by side know them by their names.
         assert " at 0x" not in item.nodeid, f"{item.nodeid} has another name each time: give it `ids=named`"
-        if getattr(item, "originalname", item.name) in ALONE.get(Path(item.path).name, ()):
+        if ALONE in item.path.parents:
             item.add_marker(pytest.mark.alone)

@@ -1,8 +1,9 @@
 """Real Lightning and real Accelerate train with our loader, and it stays ours."""
 
-import sys
+import importlib
 import warnings
 
+import benchmarks.torchvision_on_cpu  # noqa: F401 - Lightning and timm import torchvision
 import pytest
 import torch
 from torch.utils.data import (
@@ -18,40 +19,21 @@ import rekindle as rk
 from rekindle.choose.partition import Share, share_of
 from same import same
 
-try:
-    import torchvision  # noqa: F401 - Lightning does
-except RuntimeError as error:
-    # Beside a CPU-only torch, torchvision's compiled operators do not load; declaring two of them is enough.
-    if "torchvision::nms" not in str(error):
-        raise
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    for operator in ("nms", "qnms"):
-        schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        torch.library.define(f"torchvision::{operator}", schema)
-
-with warnings.catch_warnings():  # What these libraries import is not ours to mend.
-    warnings.simplefilter("ignore")
-    import lightning
-    from accelerate import Accelerator
-    from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
-    from lightning.fabric import Fabric
-    from lightning.fabric.utilities.data import (
-        _replace_dunder_methods,
-    )
-    from lightning.fabric.utilities.data import (
-        _update_dataloader as fabric_update_dataloader,
-    )
-    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
-    from lightning.pytorch.utilities.data import _update_dataloader as trainer_update_dataloader
-    from timm.data.distributed_sampler import RepeatAugSampler
-
 OWN_ARGUMENTS = {
     "seed": 17,
     "executor": "processes",
     "on_error": "substitute",
     "error_budget": 0.5,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frameworks():
+    """Import them for these tests only: a process with all that they import takes longer to fork."""
+    with warnings.catch_warnings():  # What these libraries import is not ours to mend.
+        warnings.simplefilter("ignore")
+        for name in ("lightning_fit", "accelerate.data_loader", "timm.data.distributed_sampler"):
+            importlib.import_module(name)
 
 
 class Line(Dataset):
@@ -70,21 +52,6 @@ class Line(Dataset):
         return x, 2 * x + 1, index
 
 
-class Fit(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-        self.seen = []
-
-    def training_step(self, batch, batch_index):
-        x, y, ids = batch
-        self.seen.append((self.current_epoch, ids.tolist()))
-        return torch.nn.functional.mse_loss(self.layer(x), y)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def own_arguments(loader):
     return {name: getattr(loader, name) for name in OWN_ARGUMENTS}
 
@@ -93,72 +60,93 @@ def own_arguments(loader):
 
 
 @pytest.fixture
-def quiet_lightning(tmp_path):
+def trainer_of(tmp_path):
     with warnings.catch_warnings():
         # Advice of Lightning's about the number of workers and the like, and its own deprecated calls.
         warnings.simplefilter("ignore")
-        yield {
-            "accelerator": "cpu",
-            "devices": 1,
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "default_root_dir": tmp_path,
-        }
+        import lightning
+
+        def trainer(**arguments):
+            return lightning.Trainer(
+                accelerator="cpu",
+                devices=1,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                default_root_dir=tmp_path,
+                **arguments,
+            )
+
+        yield trainer
+
+
+def line_to_fit():
+    from lightning_fit import Fit
+
+    return Fit()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_lightning_trains_with_our_batches(quiet_lightning, num_workers):
+def test_lightning_trains_with_our_batches(trainer_of, num_workers):
     loader = rk.DataLoader(
         Line(), batch_size=8, shuffle=True, num_workers=num_workers, seed=3, persistent_workers=False
     )
     alone = rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=3)
     expected = [(epoch, batch[2].tolist()) for epoch in range(2) for batch in alone]
-    model = Fit()
-    trainer = lightning.Trainer(max_epochs=2, **quiet_lightning)
+    model = line_to_fit()
+    trainer = trainer_of(max_epochs=2)
     trainer.fit(model, loader)
     assert model.seen == expected
     assert trainer.train_dataloader is loader
     assert loader.report().batches == 8
 
 
-def test_lightning_may_limit_the_batches_of_an_epoch(quiet_lightning):
+def test_lightning_may_limit_the_batches_of_an_epoch(trainer_of):
     loader = rk.DataLoader(Line(), batch_size=4, num_workers=2)
-    model = Fit()
-    trainer = lightning.Trainer(max_epochs=2, limit_train_batches=3, **quiet_lightning)
+    model = line_to_fit()
+    trainer = trainer_of(max_epochs=2, limit_train_batches=3)
     trainer.fit(model, loader)
     assert model.seen == [(epoch, list(range(start, start + 4))) for epoch in range(2) for start in (0, 4, 8)]
 
 
-def test_lightning_keeps_our_bad_sample_policy(quiet_lightning):
+def test_lightning_keeps_our_bad_sample_policy(trainer_of):
     loader = rk.DataLoader(Line(bad=(5,)), batch_size=8, num_workers=2, on_error="skip", error_budget=0.1)
-    model = Fit()
-    lightning.Trainer(max_epochs=1, **quiet_lightning).fit(model, loader)
+    model = line_to_fit()
+    trainer_of(max_epochs=1).fit(model, loader)
     assert sorted(i for _, ids in model.seen for i in ids) == [i for i in range(32) if i != 5]
 
 
-def test_lightning_saves_where_the_loader_stands_and_resumes_there(quiet_lightning):
+def test_lightning_saves_where_the_loader_stands_and_resumes_there(trainer_of):
     def run(model, loader, state=None, stop=None):
         if state is not None:
             loader.load_state_dict(state)
-        trainer = lightning.Trainer(max_epochs=1, limit_train_batches=stop or 1.0, **quiet_lightning)
+        trainer = trainer_of(max_epochs=1, limit_train_batches=stop or 1.0)
         trainer.fit(model, loader)
         return [ids for _, ids in model.seen]
 
     def loader():
         return rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=9)
 
-    whole = run(Fit(), loader())
+    whole = run(line_to_fit(), loader())
     first = loader()
-    begun = run(Fit(), first, stop=2)
+    begun = run(line_to_fit(), first, stop=2)
     assert begun == whole[:2]
-    assert run(Fit(), loader(), state=first.state_dict()) == whole[2:]
+    assert run(line_to_fit(), loader(), state=first.state_dict()) == whole[2:]
 
 
-@pytest.mark.parametrize("update", [fabric_update_dataloader, trainer_update_dataloader])
+def updated(framework, loader, sampler):
+    """The loader as a part of Lightning makes it again, with another sampler."""
+    return importlib.import_module(f"lightning.{framework}.utilities.data")._update_dataloader(
+        loader, sampler
+    )
+
+
+@pytest.mark.parametrize("framework", ["fabric", "pytorch"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["from attributes", "from saved arguments"])
-def test_lightning_recreates_our_loader_with_all_of_its_arguments(update, wrapped):
+def test_lightning_recreates_our_loader_with_all_of_its_arguments(framework, wrapped):
+    from lightning.fabric.utilities.data import _replace_dunder_methods
+
     def make():
         return rk.DataLoader(Line(), batch_size=4, num_workers=2, drop_last=True, **OWN_ARGUMENTS)
 
@@ -168,7 +156,7 @@ def test_lightning_recreates_our_loader_with_all_of_its_arguments(update, wrappe
     else:
         loader = make()
     sampler = DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False)
-    again = update(loader, sampler)
+    again = updated(framework, loader, sampler)
     assert type(again) is rk.DataLoader
     assert again is not loader
     assert own_arguments(again) == OWN_ARGUMENTS
@@ -177,10 +165,10 @@ def test_lightning_recreates_our_loader_with_all_of_its_arguments(update, wrappe
     assert torch.cat([batch[2] for batch in again]).tolist() == list(range(1, 32, 2))
 
 
-@pytest.mark.parametrize("update", [fabric_update_dataloader, trainer_update_dataloader])
-def test_lightning_recreates_a_loader_of_defaults(update):
+@pytest.mark.parametrize("framework", ["fabric", "pytorch"])
+def test_lightning_recreates_a_loader_of_defaults(framework):
     loader = rk.DataLoader(Line(), batch_size=4, shuffle=True)
-    again = update(loader, SequentialSampler(loader.dataset))
+    again = updated(framework, loader, SequentialSampler(loader.dataset))
     assert type(again) is rk.DataLoader
     assert own_arguments(again) == own_arguments(loader)
     assert torch.cat([batch[2] for batch in again]).tolist() == list(range(32))
@@ -188,6 +176,8 @@ def test_lightning_recreates_a_loader_of_defaults(update):
 
 @pytest.mark.filterwarnings("ignore")
 def test_fabric_sets_our_loader_up():
+    from lightning.fabric import Fabric
+
     fabric = Fabric(accelerator="cpu", devices=1)
     loader = rk.DataLoader(Line(), batch_size=8, shuffle=True, **OWN_ARGUMENTS)
     prepared = fabric.setup_dataloaders(loader)
@@ -202,6 +192,8 @@ def test_fabric_sets_our_loader_up():
 def accelerator():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from accelerate import Accelerator
+
         return Accelerator(cpu=True)
 
 
@@ -240,6 +232,8 @@ def test_accelerate_notices_the_last_batch(accelerator):
 
 
 def test_accelerate_deals_our_order_to_its_processes():
+    from accelerate.data_loader import prepare_data_loader
+
     arguments = {"batch_size": 4, "shuffle": True, "seed": 5, "on_error": "skip"}
     shares = [
         prepare_data_loader(rk.DataLoader(Line(), **arguments), num_processes=2, process_index=rank)
@@ -255,6 +249,8 @@ def test_accelerate_deals_our_order_to_its_processes():
 
 
 def test_accelerate_skips_batches_without_losing_our_arguments(accelerator):
+    from accelerate.data_loader import skip_first_batches
+
     prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **OWN_ARGUMENTS))
     rest = skip_first_batches(prepared, 2)
     assert own_arguments(rest) == OWN_ARGUMENTS
@@ -299,6 +295,9 @@ class Noisy(Dataset):
 
 
 def test_wrappers_of_lightning_and_accelerate_divide_what_has_each_sample_once():
+    from accelerate.data_loader import BatchSamplerShard
+    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+
     def wrapped(sampler):
         return DistributedSamplerWrapper(sampler, num_replicas=4, rank=2)
 
@@ -314,6 +313,8 @@ def test_wrappers_of_lightning_and_accelerate_divide_what_has_each_sample_once()
 
 
 def test_the_ranks_of_repeated_augmentation_in_timm_have_different_views():
+    from timm.data.distributed_sampler import RepeatAugSampler
+
     ranks = []
     for rank in range(3):
         sampler = RepeatAugSampler(range(12), num_replicas=3, rank=rank, num_repeats=3)

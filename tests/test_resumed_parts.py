@@ -8,12 +8,11 @@ import pytest
 import rekindle as rk
 from resumable import through_a_file
 
-datasets = pytest.importorskip("datasets")
-
 SAMPLES = 53
 
 
 def stream(kind: str) -> Any:
+    datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"x": list(range(SAMPLES))}).to_iterable_dataset(num_shards=6)
     if kind == "filtered":
         return rows.filter(_is_odd)
