@@ -32,6 +32,7 @@ PROGRAMS = (
     "memory",
     "many_workers",
     "interference",
+    "ray_actors",
     "planning",
     "closing",
     "store",

@@ -37,6 +37,7 @@ from .prepare.translate import native
 from .reuse.cache.codecs import Jpeg
 from .reuse.diversity import Diversity, diversity
 from .reuse.settings import Echo, Refurbish
+from .run.ray.settings import Ray
 from .ship.batch_info import BatchInfo
 from .tools.dataset_info import DatasetInfo, info
 from .tools.find_duplicates import find_redundancy
@@ -72,6 +73,7 @@ __all__ = [
     "OutOfMemoryError",
     "PackResult",
     "RandomSubset",
+    "Ray",
     "Redundancy",
     "RedundantGroups",
     "Refurbish",

@@ -13,6 +13,7 @@ from rekindle.core.state_fields import MOST_EPOCHS
 from rekindle.errors import ArgumentError, StateError
 from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.cache.memory_budget import Memory, checked_memory
+from rekindle.run.ray.settings import Ray, check_installed
 from rekindle.run.stream_reader import is_stateful
 
 # The arguments that torch's loader does not have.
@@ -20,6 +21,7 @@ OWN = (
     "seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory", "device",
     "batch_transform", "importance", "redundancy", "native",
 )  # fmt: skip
+_EXECUTORS = ("auto", "threads", "processes")
 
 
 def order_kind(is_iterable: bool, follows_sampler: bool, shuffle: bool) -> OrderKind:
@@ -35,10 +37,9 @@ def check(seed: object, executor: object, on_error: object, error_budget: object
     """ArgumentError if an argument has a value that means nothing."""
     if seed is not None and not (type(seed) is int and 0 <= seed < 2**63):
         raise ArgumentError(f"seed must be an integer from 0 to 2**63 - 1 or None, but got {seed!r}")
-    for name, value, known in (
-        ("executor", executor, ("auto", "threads", "processes")),
-        ("on_error", on_error, ("raise", "skip", "substitute")),
-    ):
+    if not isinstance(executor, Ray) and executor not in _EXECUTORS:
+        raise ArgumentError(f"executor must be rekindle.Ray(…) or one of {_EXECUTORS}, but got {executor!r}")
+    for name, value, known in (("on_error", on_error, ("raise", "skip", "substitute")),):
         if value not in known:
             raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
     if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
@@ -53,6 +54,29 @@ def check(seed: object, executor: object, on_error: object, error_budget: object
             "executor='threads' does not go with an IterableDataset: threads share one copy of it. "
             "Use executor='processes', or num_workers=0."
         )
+    if order is OrderKind.ITERABLE and isinstance(executor, Ray):
+        raise ArgumentError(
+            "executor=Ray(…) does not go with an IterableDataset, whose iterators cannot move from a node "
+            "that is lost to another. Use executor='processes', or a map-style dataset (rekindle.open)."
+        )
+
+
+def worker_count(num_workers: int, executor: object, context: object) -> int:
+    """The number of workers: with Ray, the one that it says; ArgumentError if they differ."""
+    if not isinstance(executor, Ray):
+        return num_workers
+    check_installed()
+    if num_workers not in (0, executor.workers):
+        raise ArgumentError(
+            f"num_workers={num_workers!r} and executor=Ray(workers={executor.workers!r}) differ. Leave out "
+            "num_workers: with Ray, `workers` is the number of actors."
+        )
+    if context is not None:
+        raise ArgumentError(
+            f"multiprocessing_context={context!r} says how local processes start, and executor=Ray(…) starts "
+            "none. Leave it out."
+        )
+    return executor.workers
 
 
 def check_epoch(epoch: object) -> None:

@@ -39,6 +39,7 @@ from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, OnError
 from rekindle.run.hugging_face import deals_itself_out, epoch_of, follow_epoch, is_hugging_face
+from rekindle.run.ray.actors import actors_of
 from rekindle.run.stream_reader import is_stateful
 from rekindle.ship import BatchInfo, yielded
 from rekindle.ship.device_options import Placement
@@ -57,7 +58,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             torch's generator, so `torch.manual_seed` makes a run repeatable. Kept in checkpoints.
         executor: "processes", "threads" (in this process), or "auto": processes, with up to four of the
             workers in threads of each where samples take long enough and release the GIL, as those of
-            `rekindle.open` do, and datasets that say so (`releases_gil = draws_nothing = True`).
+            `rekindle.open` do, and datasets that say so (`releases_gil = draws_nothing = True`). Or
+            `rekindle.Ray(…)`: actors of a Ray cluster.
         on_error: What to do with a sample that raises an exception: "raise" it, "skip" the sample, or
             "substitute" another one of the same epoch.
         error_budget: The share of an epoch's samples that may be bad before loading stops with an error.
@@ -119,6 +121,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         native: Native = False,
     ) -> None:
         arguments.check_workers(num_workers)
+        num_workers = arguments.worker_count(num_workers, executor, multiprocessing_context)
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory,
             drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
@@ -165,11 +168,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
                 importance, size, self.seed, self._counters, self._reuse.redundant, refresh
             )
         self._progress, self._epochs = Progress(), Epochs()
+        self._actors = actors_of(executor)
         self._close_with_the_loader()
         accelerate.install()
 
     def _close_with_the_loader(self) -> None:
         weakref.finalize(self, self._epochs.close_idle)
+        if self._actors is not None:
+            weakref.finalize(self, self._actors.close)
         weakref.finalize(self, self._reuse.close)
 
     @property
@@ -263,6 +269,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         The loader can be used again afterwards: the next epoch starts new workers.
         """
         self._epochs.close()
+        if self._actors is not None:
+            self._actors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -376,6 +384,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             device=self._placement,
             bad_samples=self._bad_samples,
             counters=self._counters,
+            actors=self._actors,
         )
 
     @property
@@ -400,7 +409,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        del kept["_epochs"], kept["_reuse"]
+        del kept["_epochs"], kept["_reuse"], kept["_actors"]
         position = self._progress.position
         if self._epochs.requested not in (None, position.epoch):
             position = Position(self._epochs.requested)
@@ -412,7 +421,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept, _epochs=Epochs())
+        self.__dict__.update(kept, _epochs=Epochs(), _actors=actors_of(kept["executor"]))
         self._epochs.next_epoch = self._progress.position.epoch
         to_load = dataset_to_load(self.dataset, self.native)
         self._reuse = ReuseSession(

@@ -51,7 +51,7 @@ class Epochs:
         runner = self._idle.take(
             settings.watched,
             persistent=settings.persistent_workers,
-            copies=settings.chosen_executor == "processes",
+            copies=settings.chosen_executor in ("processes", "ray"),
         )
         if runner is None:
             settings.reuse.prepare()

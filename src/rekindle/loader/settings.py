@@ -17,6 +17,7 @@ from rekindle.core.counters import Counters
 from rekindle.core.samples import Batch, Index
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
+from rekindle.run.ray.actors import Actors
 from rekindle.run.runner import ChosenExecutor
 from rekindle.run.threads_per_process import threads_per_process
 from rekindle.ship.device_options import Placement
@@ -50,6 +51,7 @@ class LoaderSettings:
     device: Placement
     bad_samples: BadSamples
     counters: Counters
+    actors: Actors | None
 
     @classmethod
     def of(
@@ -67,6 +69,7 @@ class LoaderSettings:
         device: Placement,
         bad_samples: BadSamples,
         counters: Counters,
+        actors: Actors | None,
     ) -> LoaderSettings:
         """These settings, and torch's arguments as they are now."""
         return cls(
@@ -94,6 +97,7 @@ class LoaderSettings:
             device=device,
             bad_samples=bad_samples,
             counters=counters,
+            actors=actors,
         )
 
     @property
@@ -161,4 +165,5 @@ class LoaderSettings:
             reused=self.reuse.worker_view,
             watched=watched,
             threads=self.threads,
+            actors=self.actors,
         )

@@ -76,7 +76,8 @@ class Dispatcher:
         rows = len(order.indices)
         if kind != "stream":
             batches = self._window.size
-            return self.splitter.assign(order.step, rows, whole=kind != "rows", batches=batches)
+            whole = kind != "rows" or self._pool.splits
+            return self.splitter.assign(order.step, rows, whole=whole, batches=batches)
         if self._in_order:
             return [Part(0, rows, self.streams.next())]
         return [Part(0, rows, self.splitter.choose(order.step, rows, self.streams.active))]

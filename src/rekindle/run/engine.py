@@ -35,6 +35,7 @@ from rekindle.run.messages import (
     Event,
     NeedSlot,
     Ready,
+    Replaced,
     StartFailed,
     WorkerDied,
 )
@@ -205,6 +206,10 @@ class Engine:
                 self.close()
                 self._steady = True
                 exception.reraise()
+            case Replaced(workers):
+                self._counters.replaced_workers += len(workers)
+                if self.copies is not None:
+                    self.copies.renewed(workers)
             case WorkerDied():
                 self._counters.replaced_workers += 1
                 if self.copies is not None:

@@ -169,6 +169,12 @@ class WorkerDied(NamedTuple):
     stopped: bool  # by a signal from outside, not by what it was doing
 
 
+class Replaced(NamedTuple):
+    """Pool to engine: workers died, others run under their numbers, and load again what those had not."""
+
+    workers: list[int]
+
+
 ToWorker: TypeAlias = Unit | SetLayout | AssignSlot | Cancel | StartStream | CheckCopy | UnmapSlots | MapSlot
 FromWorker: TypeAlias = Described | NeedSlot | Done | Ready | CopyChecked | StartFailed
-Event: TypeAlias = FromWorker | WorkerDied
+Event: TypeAlias = FromWorker | WorkerDied | Replaced

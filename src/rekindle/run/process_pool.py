@@ -51,6 +51,8 @@ class ProcessPool:
     The numbers of a dead process go to its replacement.
     """
 
+    splits = False
+
     def __init__(
         self, job: Job, base_seed: int, context: BaseContext | None, slots: SlotPool, threads: int = 1
     ) -> None:

@@ -1,4 +1,4 @@
-"""Chooses who loads the batches: this thread, threads beside it, or processes."""
+"""Chooses who loads the batches: this thread, threads beside it, processes, or actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from rekindle.run.inline import Inline
 from rekindle.run.inline_iterable import InlineStream
 from rekindle.run.job import Job
 from rekindle.run.process_pool import ProcessPool
+from rekindle.run.ray.actors import Actors
+from rekindle.run.ray.pool import RayPool
+from rekindle.run.ray.settings import Ray
 from rekindle.run.slots import SlotPool
 from rekindle.run.thread_pool import ThreadPool
 from rekindle.run.window import Window
 from rekindle.run.worker_pool import WorkerPool
 
-Executor: TypeAlias = Literal["auto", "threads", "processes"]
-ChosenExecutor: TypeAlias = Literal["inline", "threads", "processes"]
+Executor: TypeAlias = Literal["auto", "threads", "processes"] | Ray
+ChosenExecutor: TypeAlias = Literal["inline", "threads", "processes", "ray"]
 
 
 class Runner(Protocol):
@@ -102,6 +105,7 @@ class Work:
     reused: WorkerView | None = None
     watched: Watched | None = None
     threads: int = 1  # up to which a process has
+    actors: Actors | None = None  # of the loader, if it uses Ray
 
     def job(self) -> Job:
         """What each worker has to know of it."""
@@ -115,7 +119,7 @@ class Work:
             workers=self.workers,
             worker_init_fn=self.worker_init_fn,
             reused=self.reused,
-            watched=self.watched if self.executor == "processes" else None,
+            watched=self.watched if self.executor in ("processes", "ray") else None,
         )
 
 
@@ -126,6 +130,8 @@ def choose_executor(executor: Executor, workers: int) -> ChosenExecutor:
     """
     if workers == 0:
         return "inline"
+    if isinstance(executor, Ray):
+        return "ray"
     return "processes" if executor == "auto" else executor
 
 
@@ -153,6 +159,8 @@ def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
     pool: WorkerPool
     if work.executor == "threads":
         pool = ThreadPool(job)
+    elif work.actors is not None:
+        pool = RayPool(job, work.base_seed, work.actors)
     else:
         pool = ProcessPool(job, work.base_seed, work.context, slots, work.threads)
     return Engine(

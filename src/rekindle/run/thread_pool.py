@@ -58,6 +58,7 @@ class ThreadChannel:
 class ThreadPool:
     """Worker threads with numbers from 0 on."""
 
+    splits = False
     waiting = False  # An interrupt may lose a message, and leave the lock released.
 
     def __init__(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Workers as the engine sees them, be they processes or threads."""
+"""Workers as the engine sees them, be they processes, threads or actors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class WorkerPool(Protocol):
 
     size: int
     waiting: bool  # in `poll`, for messages: an interrupt now changes nothing
+    splits: bool  # batches into parts itself: it is sent whole ones
 
     @property
     def workers(self) -> Sequence[BaseProcess | Thread]:

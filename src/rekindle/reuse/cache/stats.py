@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,22 @@ class StoreStats:
     refused: int
     errors: int
     seconds: float  # spent on computing values that were missing, as reported by `note_seconds`
+
+
+def total(stats: Iterable[StoreStats]) -> StoreStats:
+    """The stats of several stores as if they were one."""
+    found = list(stats)
+    capacities = [one.capacity for one in found if one.capacity is not None]
+    return StoreStats(
+        entries=sum(one.entries for one in found),
+        nbytes=sum(one.nbytes for one in found),
+        capacity=sum(capacities) if len(capacities) == len(found) else None,
+        hits=sum(one.hits for one in found),
+        misses=sum(one.misses for one in found),
+        refused=sum(one.refused for one in found),
+        errors=sum(one.errors for one in found),
+        seconds=sum(one.seconds for one in found),
+    )
 
 
 def fields() -> list[Field]:

@@ -35,6 +35,7 @@ from rekindle.reuse.cache.stats import (
     REFUSED,
     CacheCounters,
     StoreStats,
+    total,
 )
 
 
@@ -66,6 +67,17 @@ class _State(NamedTuple):
     owner: int
 
 
+class StoreArguments(NamedTuple):
+    """What a store was made with, for others like it on other machines."""
+
+    size: int
+    memory: Memory
+    disk: str | os.PathLike[str] | None
+    disk_limit: int | None
+    codec: str | Jpeg
+    fingerprint: str
+
+
 class Store:
     """A cache of `size` samples, in shared memory first and then on disk, shared by all workers of a loader.
 
@@ -91,6 +103,8 @@ class Store:
         codec: str | Jpeg = "raw",
         fingerprint: str = "",
     ) -> None:
+        self.arguments = StoreArguments(size, memory, disk, disk_limit, codec, fingerprint)
+        self.elsewhere: dict[str, StoreStats] = {}  # by the name of each store like this on another machine
         if size < 0:
             raise ArgumentError(f"Store(size={size!r}): give a number of samples from 0 on.")
         found = find_codec(codec)
@@ -126,6 +140,7 @@ class Store:
         return self._state
 
     def __setstate__(self, state: _State) -> None:
+        self.elsewhere = {}
         self._directory = None
         self._attach(state)
 
@@ -249,9 +264,9 @@ class Store:
 
     @property
     def stats(self) -> StoreStats:
-        """What the store holds, and how all workers together used it."""
+        """What the store holds, and how all workers together used it; with those elsewhere, of all."""
         count = self._counters.total
-        return StoreStats(
+        here = StoreStats(
             entries=self._memory.entries + (self._disk.index.entries if self._disk else 0),
             nbytes=self._memory.nbytes + (self._disk.index.nbytes if self._disk else 0),
             capacity=self._capacity(),
@@ -261,6 +276,8 @@ class Store:
             errors=count(ERRORS),
             seconds=count(MICROSECONDS) / 1e6,
         )
+        # Of those that are elsewhere, this one is only the description.
+        return total(self.elsewhere.values()) if self.elsewhere else here
 
     def _capacity(self) -> int | None:
         if self._disk is None:

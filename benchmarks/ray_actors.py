@@ -1,0 +1,151 @@
+"""Ray's actors beside local processes.
+
+Question: What does it cost to have samples prepared by Ray's actors, and how far does their number carry?
+
+Method: photographs (decode, RandomResizedCrop 224, flip, normalise, `rk.transforms`), batches of 64, by two
+local processes, by two actors on this machine, and by Ray Data (`map_batches`, `iter_torch_batches`), if it
+is installed, with the same dataset and steps. What Ray Data gives is neither in the loader's order nor made
+into its batches by keys; it is the same work. Then **remote cores are simulated**: a transform that sleeps
+20 ms, in 1 and in 16 actors. Contenders alternate; workers are started and warm before anything is timed.
+
+    python -m benchmarks ray_actors
+
+Reading: samples/s, more is better. The bars: actors ≥ 0.85 of local processes and ahead of Ray Data; 16
+sleeping actors ≥ 14.4× of one. Bytes copied a sample: each result is copied from the object store to the
+batch once, so it is the size of a sample, beside the actor's own copy into the store.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+import rekindle as rk
+from benchmarks.alternate import alternate
+from benchmarks.answer import Bar, Comparison, compare, list_values
+from benchmarks.photographs import described, photographs
+
+BATCH_SIZE, SIZE, WORKERS, MANY = 64, 224, 2, 16
+SECONDS, WARM_UP = 3.0, 8  # seconds; batches
+LOADER: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "drop_last": True, "seed": 0}
+
+
+class Sleeping(Dataset[torch.Tensor]):
+    """Samples that take 20 ms and no CPU."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.full((64,), index)
+
+
+def measure(rounds: int, data: str | None) -> list[Comparison]:
+    """Photographs by two workers of each kind; then what sleeps by 1 and 16 actors."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
+    import ray
+
+    ray.init(num_cpus=2 * MANY, include_dashboard=False, log_to_driver=False)
+    files = photographs(data)
+    jpeg = _photographs(files, rounds)
+    slept = _sleeping(rounds)
+    title = f"{described(data, files)}, {WORKERS} workers"
+    copied = {"from the object store to the batch": [float(3 * SIZE * SIZE * 4 + 8)]}
+    return [
+        compare(title, "samples/s", jpeg, {"Ray actors": [Bar("≥", 0.85)]}),
+        compare("a sleep of 20 ms", "samples/s", slept, {f"{MANY} actors": [Bar("≥", 0.9 * MANY)]}),
+        list_values(f"{title}; copied", "bytes a sample", copied, {}),
+    ]
+
+
+def _photographs(files: list[Path], rounds: int) -> dict[str, list[float]]:
+    folder = os.path.commonpath([file.parent for file in files])
+    labels = {os.path.relpath(file, folder): number for number, file in enumerate(files)}
+    dataset = rk.open(folder, transform=steps(), labels=labels)
+    made = {
+        "local processes": rk.DataLoader(dataset, num_workers=WORKERS, executor="processes", **LOADER),
+        "Ray actors": rk.DataLoader(dataset, executor=rk.Ray(workers=WORKERS), **LOADER),
+    }
+    contenders = {name: _rate(loader) for name, loader in made.items()}
+    if importlib.util.find_spec("pyarrow") is not None:
+        contenders["Ray Data"] = _rate(RayData(dataset))
+    try:
+        return alternate(contenders, rounds)
+    finally:
+        for loader in made.values():
+            loader.close()
+
+
+def _sleeping(rounds: int) -> dict[str, list[float]]:
+    made = {
+        f"{count} actors": rk.DataLoader(Sleeping(), executor=rk.Ray(workers=count), **LOADER)
+        for count in (1, MANY)
+    }
+    try:
+        return alternate({name: _rate(loader) for name, loader in made.items()}, rounds)
+    finally:
+        for loader in made.values():
+            loader.close()
+
+
+def steps() -> list[Any]:
+    """What is done to a photograph."""
+    return [
+        rk.transforms.RandomResizedCrop(SIZE),
+        rk.transforms.RandomHorizontalFlip(),
+        rk.transforms.ToTensor(),
+        rk.transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
+
+
+class RayData:
+    """The same samples by Ray Data: an epoch of batches each time it is asked."""
+
+    def __init__(self, dataset: Any) -> None:
+        import ray.data
+
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        self._rows = ray.data.range(len(dataset), override_num_blocks=max(1, len(dataset) // BATCH_SIZE))
+        self._rows = self._rows.map_batches(
+            _load, batch_size=BATCH_SIZE, fn_args=(dataset,), concurrency=WORKERS
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows.iter_torch_batches(batch_size=BATCH_SIZE, local_shuffle_buffer_size=None))
+
+
+def _load(rows: dict[str, Any], dataset: Any) -> dict[str, Any]:
+    samples = [dataset[int(index)] for index in rows["id"]]
+    return {
+        "image": np.stack([np.asarray(image) for image, _ in samples]),
+        "label": np.array([label for _, label in samples]),
+    }
+
+
+def _rate(loader: Any) -> Callable[[], float]:
+    """Samples a second of a loader, over a few seconds of the epochs that it goes on with."""
+    batches = chain.from_iterable(repeat(loader))
+
+    def measured() -> float:
+        for _ in range(WARM_UP):
+            next(batches)
+        samples, start = 0, time.perf_counter()
+        while time.perf_counter() - start < SECONDS:
+            next(batches)
+            samples += BATCH_SIZE
+        return samples / (time.perf_counter() - start)
+
+    return measured
