@@ -13,7 +13,5 @@ class OrderKind(Enum):
     SAMPLER = "sampler"  # the user's sampler, batch sampler or generator
     ITERABLE = "iterable"  # an IterableDataset itself
 
-    @property
-    def is_planned(self) -> bool:
-        """Whether the order is our own, and known before the epoch starts."""
-        return self in (OrderKind.SHUFFLED, OrderKind.SEQUENTIAL)
+    def __init__(self, value: str) -> None:
+        self.is_planned = value in ("shuffled", "sequential")  # our own, and known before the epoch starts

@@ -38,14 +38,18 @@ class SamplerEpoch:
     """
 
     def __init__(self, sampler: object = None) -> None:
-        found = epoch_sampler(sampler)
+        self._follow(epoch_sampler(sampler))
+
+    def _follow(self, found: EpochSampler | None) -> None:
         # Not a reference of its own: a sampler may know its loader, which must be able to go.
         self._sampler = None if found is None else _weakly(found)
         self._seen = 0
 
-    def is_of(self, sampler: object) -> bool:
-        """Whether this is about a sampler."""
-        return epoch_sampler(sampler) is (None if self._sampler is None else self._sampler())
+    def follow(self, sampler: object) -> None:
+        """Be about this sampler from now on, if it is another one."""
+        found = epoch_sampler(sampler)
+        if found is not (None if self._sampler is None else self._sampler()):
+            self._follow(found)
 
     def newly_set(self) -> int | None:
         """The epoch, if another one was set in the sampler since this was asked last."""

@@ -18,19 +18,13 @@ class Watched:
 
     def __init__(self, *roots: object) -> None:
         self._roots, self._look = roots, Look(*roots)
+        # Why it could never be proven that nothing was changed; empty if it can.
+        self.why_unproven = self._look.why_incomplete
+        # Whether the objects' code may read files, whose content no look proves.
+        self.reads_files = self._look.reads_files
 
     def __reduce__(self) -> tuple[type[Watched], tuple[object, ...]]:
         return Watched, self._roots
-
-    @property
-    def why_unproven(self) -> str:
-        """Why it could never be proven that nothing was changed; empty if it can."""
-        return self._look.why_incomplete
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether the objects' code may read files, whose content no look proves."""
-        return self._look.reads_files
 
     def is_unchanged(self, *roots: object) -> bool:
         """Whether it is proven that nothing was changed: of the objects, or of those now in their place."""

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rekindle.core.look_at_code import CODE, switches, user_collates
+from rekindle.core.look_at_code import CODE, COLLATES, switches
 from rekindle.core.look_at_values import ITEM, PATHS, STORED, VALUES, look_at_scalar
 from rekindle.core.object_state import (
     HEAP_TYPE,
@@ -114,7 +114,7 @@ class Look:
         self.keep: Callable[[object], None] = self._kept.append
         try:
             self.finding(switches, None)
-            self.many(self.holding(user_collates, None))
+            self._collates()
             self.many(roots)
         except Exception as error:  # Over budget; an object changed meanwhile; a class like none before.
             self.leave_out(str(error) or type(error).__name__)
@@ -262,6 +262,14 @@ class Look:
             else:
                 self._instance(value, kind)
 
+    def _collates(self) -> None:
+        """The functions that a script has told torch to collate some classes with."""
+        kinds, functions = self.holding(dict.keys, COLLATES), self.holding(dict.values, COLLATES)
+        for kind, function in zip(kinds, functions, strict=True):
+            module = function.__module__ if type(function) is types.FunctionType else None
+            if not (type(module) is str and IN_LIBRARY[module]):
+                self.many([kind, function])
+
     def _was_seen(self, key: int) -> bool:
         """Whether an object was met before in this look; which one is noted."""
         seen = self._seen
@@ -289,6 +297,8 @@ class Look:
         state = self._states.get(kind)
         if state is None:
             state = self._states[kind] = KNOWN_STATES.get(id(kind)) or state_of(kind)
+        if state.storage is str:
+            self.note(str.__str__(value))
         look = None if state.storage is object else STORED.get(state.storage)
         if look is not None:
             look(self, value)

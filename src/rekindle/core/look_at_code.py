@@ -6,6 +6,7 @@ import builtins
 import os
 import sys
 import types
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,8 @@ _READS_FILES = frozenset(
 )  # fmt: skip
 
 _BUILT_IN = vars(builtins)
+COLLATES: Any = torch.utils.data._utils.collate.default_collate_fn_map  # by class
+_parts = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__")  # of a function
 _NOTHING = object()  # is what a name stands for that nobody has defined
 
 
@@ -87,7 +90,8 @@ def _function(look: Look, value: types.FunctionType) -> None:
     look.one(keyword_defaults)
     look.one(attributes)
     reached = value.__globals__
-    if is_library(dict.get(reached, "__name__")):
+    module = dict.get(reached, "__name__")
+    if type(module) is str and IN_LIBRARY[module]:
         return
     names, every = global_names(value.__code__), all_names(value.__code__)
     look.reads_files = look.reads_files or bool(every & _READS_FILES)
@@ -96,10 +100,6 @@ def _function(look: Look, value: types.FunctionType) -> None:
     for found in look.holding(_reached, (reached, sorted(names))):
         if found is not _NOTHING:
             look.one(found)
-
-
-def _parts(function: types.FunctionType) -> tuple[object, ...]:
-    return function.__code__, function.__defaults__, function.__kwdefaults__, function.__dict__
 
 
 def _reached(names: tuple[dict[str, object], list[str]]) -> list[object]:
@@ -151,19 +151,6 @@ def switches(_: None) -> list[object]:
         loaded = sys.modules.get(module)
         found.append(repr(default if loaded is None else vars(loaded).get(name, default)))
     return found
-
-
-def user_collates(_: None) -> list[object]:
-    """The classes for which a script has told torch how to collate them, each followed by the function."""
-    collates = torch.utils.data._utils.collate.default_collate_fn_map.items()
-    return [part for entry in [*collates] if not _is_of_library(entry[1]) for part in entry]
-
-
-def _is_of_library(function: object) -> bool:
-    if type(function) is not types.FunctionType:
-        return False
-    module = function.__module__
-    return type(module) is str and IN_LIBRARY[module]
 
 
 CODE: dict[type, Handler] = {

@@ -62,10 +62,6 @@ def _default_factory(value: Any) -> tuple[object]:
     return (vars_of(defaultdict)["default_factory"].__get__(value),)
 
 
-def _str(look: Look, value: Any) -> None:
-    look.note(str.__str__(value))
-
-
 def _bytes(look: Look, value: Any) -> None:
     look.note(bytes.__getitem__(value, slice(None)))
 
@@ -192,7 +188,7 @@ STORED: dict[type, Handler] = {
     set: _set,
     frozenset: _frozenset,
     deque: _deque,
-    str: _str,
+    str: lambda look, value: None,  # which the look itself notes
     bytes: _bytes,
     int: _int,
     float: _float,

@@ -141,7 +141,7 @@ class Folder(LabelledFiles):
     def lengths(self) -> NDArray[np.int64]:
         """The size of each sample's file, 0 if it is gone: one `stat` each."""
         sizes = (state[0] for state in self._sizes_and_mtimes())
-        return np.fromiter(sizes, dtype=np.int64, count=len(self))
+        return np.fromiter(sizes, dtype=np.int64)
 
     def version(self) -> str:
         """Changes with the size or the modification time of any sample's file: one `stat` each."""

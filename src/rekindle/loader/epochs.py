@@ -48,11 +48,13 @@ class Epochs:
             position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
-        runner = self._idle.take(
-            settings.watched,
-            persistent=settings.persistent_workers,
-            copies=settings.chosen_executor in ("processes", "ray"),
-        )
+        runner = None
+        if self._idle.runner is not None:
+            runner = self._idle.take(
+                settings.watched,
+                persistent=settings.persistent_workers,
+                copies=settings.chosen_executor in ("processes", "ray"),
+            )
         if runner is None:
             settings.reuse.prepare()
             runner = self._start_runner(settings, base_seed)
@@ -75,9 +77,9 @@ class Epochs:
 
     def _start_runner(self, settings: LoaderSettings, base_seed: int) -> Runner:
         """New workers, and a look at what they get copies of."""
-        looks = settings.keeps_proven_workers or settings.persistent_workers
-        watched = self._idle.watch(settings.watched if looks else None)
-        runner = _start_runner(settings, base_seed, watched if settings.keeps_proven_workers else None)
+        keeps = settings.keeps_proven_workers
+        watched = self._idle.watch(settings.watched if keeps or settings.persistent_workers else None)
+        runner = _start_runner(settings, base_seed, watched if keeps else None)
         self._idle.started(runner, keep=settings.persistent_workers)
         return runner
 
@@ -86,8 +88,7 @@ class Epochs:
 
         That is by `set_epoch`, the loader's or a sampler's. If it is the position's own, it stays there.
         """
-        if not self._sampler_epoch.is_of(sampler):
-            self._sampler_epoch = SamplerEpoch(sampler)
+        self._sampler_epoch.follow(sampler)
         in_sampler, requested = self._sampler_epoch.newly_set(), self.requested
         self.requested = None
         wanted = in_sampler if requested is None else requested

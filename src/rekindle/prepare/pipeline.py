@@ -107,8 +107,8 @@ class Pipeline:
     ) -> None:
         given = Compose([steps] if isinstance(steps, Step) else list(steps)).parts
         self.steps = given if limits == DEFAULT_LIMITS else tuple(step.with_limits(limits) for step in given)
-        self.uniforms = sum(step.uniforms for step in self.steps)
-        self.releases_gil = all(step.releases_gil for step in self.steps)
+        self.uniforms: int = sum(map(attrgetter("uniforms"), self.steps))
+        self.releases_gil = all(map(attrgetter("releases_gil"), self.steps))
         self.draws_nothing = not any(map(has_function, self.steps))
         self.limits = limits
         self._dtype, self._channels_last, self._size = dtype, channels_last, size
@@ -117,16 +117,16 @@ class Pipeline:
         self._converts = bool(on_tensors)
         if channels_last and not self._converts:
             raise ArgumentError("channels_last is for tensors: add ToTensor() to the transform.")
-        steps_on_tensors = [one.step for one in on_tensors]
+        self._middle, self._crop, flips, points = find_fused_tail(on_images)
+        self._unfused = bound[len(self._middle) :]
+        self._middle = merge_point_steps(self._middle)
+        steps_on_tensors = list(map(attrgetter("step"), on_tensors))
         table, count = lookup_table(steps_on_tensors, dtype)
         self._after = on_tensors[count:]
         # The kernel knows images of three channels: of a grey one, all but the first are thrown away.
         self._is_grey = bool(self._after) and isinstance(self._after[0].step, FirstChannel)
         if self._is_grey:
             del self._after[0]
-        self._middle, self._crop, flips, points = find_fused_tail(on_images)
-        self._unfused = bound[len(self._middle) :]
-        self._middle = merge_point_steps(self._middle)
         # All that is decided here is decided once, not for every sample.
         self._can_fuse = table is not None  # or else the kernel cannot write the dtype
         self._table = fused_kernel.IDENTITY if table is None else table

@@ -25,7 +25,7 @@ def admit(
     Of millions of samples, it is a random share: looking at the cost of each would take as long as an epoch.
     How large a cached part is, is known where all have one size; otherwise the largest of a few tells.
     """
-    size, capacity = store.size, store.stats.capacity
+    size, capacity = store.size, store.capacity
     if not size or capacity is None:
         return 1.0
     largest = _largest_part(store, split, few_samples(size, _LARGEST_OF, seed))

@@ -182,11 +182,16 @@ class Engine:
 
     def _receive(self, timeout: float) -> None:
         try:
-            for worker, message in self._pool.poll(timeout):
+            for worker, message in self._pool.poll(timeout, self._awaited()):
                 self._handle(worker, message)
         except RekindleError:  # Not of one batch but of them all: nothing can go on after it.
             self.close()
             raise
+
+    def _awaited(self) -> int:
+        """How many units have to be done, at least, before there is anything to yield or to send."""
+        head = self._queue[0] if self._queue and self._in_order else None
+        return head.pending if isinstance(head, InFlightBatch) else 1
 
     def _handle(self, worker: int, message: Event) -> None:
         match message:
@@ -354,7 +359,7 @@ class Engine:
                 self._cancel(item)
         self._queue.clear()
         self._finished.clear()
-        if not self.closed:
+        if self._dispatcher.issued and not self.closed:
             for worker in range(self._pool.size):
                 self._pool.send(worker, [Cancel(self._dispatcher.issued)])
 

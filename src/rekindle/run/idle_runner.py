@@ -20,7 +20,7 @@ class IdleRunner:
     """
 
     def __init__(self) -> None:
-        self._runner: Runner | None = None
+        self.runner: Runner | None = None
         self._watched: Watched | None = None  # what the workers have copies of, as it was when they got them
         self._is_worth_watching = True
         self._ahead: int | None = None  # the epoch whose first batches are being loaded
@@ -53,13 +53,13 @@ class IdleRunner:
     def started(self, runner: Runner, *, keep: bool) -> None:
         """Note a runner that was started; `keep` it, whatever becomes of its epoch."""
         self._ahead = None
-        self._runner = runner if keep else None
+        self.runner = runner if keep else None
 
     def keep(self, runner: Runner, epoch: int, *, is_ahead: bool) -> None:
         """Keep a runner for `epoch`, the one before being over; it may be at work on its batches already."""
-        if self._runner is not None and self._runner is not runner:
-            self._runner.close()
-        self._runner, self._ahead = runner, epoch if is_ahead else None
+        if self.runner is not None and self.runner is not runner:
+            self.runner.close()
+        self.runner, self._ahead = runner, epoch if is_ahead else None
         if runner.copies is not None:
             runner.copies.ask(epoch)
 
@@ -69,7 +69,7 @@ class IdleRunner:
         Those that persist keep the copies that they got at first. Threads have none (`copies`): what they
         have loaded ahead is thrown away if something was changed since.
         """
-        runner = self._runner
+        runner = self.runner
         if runner is None or runner.closed:
             return None
         if persistent:
@@ -77,7 +77,7 @@ class IdleRunner:
                 self._ahead = None
                 self.watch(roots)
             return runner
-        self._runner = None
+        self.runner = None
         if self._is_unchanged(roots):
             try:
                 if runner.copies is None or runner.copies.are_unchanged():
@@ -98,6 +98,6 @@ class IdleRunner:
 
     def close(self) -> None:
         """End the workers."""
-        if self._runner is not None:
-            self._runner.close()
-        self._runner, self._ahead = None, None
+        if self.runner is not None:
+            self.runner.close()
+        self.runner, self._ahead = None, None

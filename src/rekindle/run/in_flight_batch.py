@@ -43,6 +43,7 @@ class InFlightBatch:
     pending: int  # parts
     generations: int | list[int]
     turns: int | list[int]
+    batch_turn: int
     slot: Slot | None = None
     layout: Layout | None = None
     results: list[tuple[Part, Done]] = field(default_factory=list)  # what has come back, part by part
@@ -56,20 +57,20 @@ class InFlightBatch:
     def of(cls, number: int, order: BatchOrder, kind: Kind, parts: list[Part]) -> InFlightBatch:
         """A batch whose parts are about to be sent."""
         generations, turns = _as_list(order.generations), _as_list(order.turns)
-        return cls(number, order, kind, parts, order.indices, order.ids, len(parts), generations, turns)
+        ids, batch_turn = order.ids, order.batch_turn
+        return cls(number, order, kind, parts, order.indices, ids, len(parts), generations, turns, batch_turn)
 
     def units(
         self, numbers: Sequence[int], seed: int, worker_seed: int, timed: bool
     ) -> dict[int, list[Unit]]:
         """The messages that have these parts of the batch loaded, by worker."""
         units: dict[int, list[Unit]] = {}
-        batch_turn = self.order.batch_turn
         for number in numbers:
-            unit = self._unit(number, seed, worker_seed, batch_turn, timed)
+            unit = self._unit(number, seed, worker_seed, timed)
             units.setdefault(self.parts[number].worker, []).append(unit)
         return units
 
-    def _unit(self, number: int, seed: int, worker_seed: int, batch_turn: int, timed: bool) -> Unit:
+    def _unit(self, number: int, seed: int, worker_seed: int, timed: bool) -> Unit:
         part, generations, turns = self.parts[number], self.generations, self.turns
         rows = slice(part.start, part.stop)
         return Unit(
@@ -78,7 +79,7 @@ class InFlightBatch:
             kind=self.kind,
             seed=seed,
             worker_seed=worker_seed,
-            batch_turn=batch_turn,
+            batch_turn=self.batch_turn,
             step=self.order.step,
             start=part.start,
             indices=self.indices[rows],

@@ -40,12 +40,9 @@ class NonblockingPipe:
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self._socket = end
+        self._socket, self.fd = end, end.fileno()
         self._out: deque[memoryview | int] = deque()  # bytes to send, and descriptors between them
         self._in = bytearray()
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 
 from rekindle.core.process_state import is_stopped
 from rekindle.run.job import Job
-from rekindle.run.messages import Event, MapSlot, ToWorker, UnmapSlots, WorkerDied
+from rekindle.run.messages import Done, Event, MapSlot, ToWorker, UnmapSlots, WorkerDied
 from rekindle.run.nonblocking_pipe import NonblockingPipe, open_pipe
 from rekindle.run.sent_job import UNGUARDED, check_main_can_be_imported, unguarded
 from rekindle.run.slots import Slot, SlotPool
@@ -64,6 +64,7 @@ class ProcessPool:
         self._status = Slot(-1, 8 * self.size)
         self._status_rows = self._status.array.data.cast("q")
         self._selector = selectors.DefaultSelector()
+        self._received: list[tuple[int, Event]] = []  # and not returned by `poll` yet
         self._last_check = time.monotonic()
         self._lines: dict[int, _Line] = {}
         self._hosts: list[_Host] = []
@@ -107,7 +108,7 @@ class ProcessPool:
         for number, (pipe, _) in ends.items():
             self._status_rows[number] = NOT_ALONE
             line = self._lines[number] = _Line(number, pipe, host)
-            self._selector.register(pipe, line.events, number)
+            self._selector.register(pipe.fd, line.events, number)
         with contextlib.suppress(OSError):  # It died at once: `poll` finds out.
             self._send_slot(self._lines[host.numbers[0]], self._status)
         return host
@@ -127,37 +128,48 @@ class ProcessPool:
                 if slot.number not in line.mapped:
                     line.mapped.add(slot.number)
                     self._send_slot(line, slot)
-            self._update_events(line, all_sent=line.pipe.send(*messages))
+            if not line.pipe.send(*messages):
+                self._update_events(line, all_sent=False)
 
     def _send_slot(self, line: _Line, slot: Slot) -> None:
         line.pipe.send(MapSlot(slot.number, slot.nbytes))
-        self._update_events(line, all_sent=line.pipe.send_descriptor(slot.fd))
+        if not line.pipe.send_descriptor(slot.fd):
+            self._update_events(line, all_sent=False)
 
     def _update_events(self, line: _Line, *, all_sent: bool) -> None:
         """Have the selector report room in the pipe as long as there is more to send."""
         events = selectors.EVENT_READ | (0 if all_sent else selectors.EVENT_WRITE)
         if events != line.events:
             line.events = events
-            self._selector.modify(line.pipe, events, line.number)
+            self._selector.modify(line.pipe.fd, events, line.number)
 
-    def poll(self, timeout: float) -> list[tuple[int, Event]]:
-        """The messages of workers, after waiting up to `timeout` seconds for one; deaths come last."""
-        found: list[tuple[int, Event]] = []
+    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
+        """The messages of workers, after waiting up to `timeout` seconds for `enough`; deaths come last."""
+        received = self._received
         dead: list[_Host] = []
-        self.waiting = timeout > 0
-        ready = self._selector.select(timeout)
-        self.waiting = False
-        for key, events in ready:
-            line = self._lines[key.data]
-            if events & selectors.EVENT_WRITE:
-                with contextlib.suppress(OSError):  # A worker that is gone: reading finds out.
-                    self._update_events(line, all_sent=line.pipe.flush())
-            if events & selectors.EVENT_READ:
-                messages, is_open = line.pipe.receive()
-                found += zip(repeat(line.number), messages)
-                if not is_open and line.host not in dead:
-                    dead.append(line.host)
-        found += [death for host in dead for death in self._bury(host)]
+        is_last, left = not timeout, timeout
+        deadline = time.monotonic() + timeout
+        while True:
+            self.waiting = timeout > 0
+            ready = self._selector.select(left)
+            self.waiting = False
+            for key, events in ready:
+                line = self._lines[key.data]
+                if events & selectors.EVENT_WRITE:
+                    with contextlib.suppress(OSError):  # A worker that is gone: reading finds out.
+                        self._update_events(line, all_sent=line.pipe.flush())
+                if events & selectors.EVENT_READ:
+                    messages, is_open = line.pipe.receive()
+                    received += zip(repeat(line.number), messages)
+                    is_last = is_last or not is_open or not all(type(one) is Done for one in messages)
+                    if not is_open and line.host not in dead:
+                        dead.append(line.host)
+            left = deadline - time.monotonic()
+            if is_last or len(received) >= enough or left <= 0:
+                break
+        found, self._received = received, []
+        for host in dead:
+            found += self._bury(host)
         now = time.monotonic()
         if now - self._last_check >= _CHECK_EVERY:
             self._last_check = now
@@ -186,7 +198,7 @@ class ProcessPool:
             line = self._lines[number]
             messages, _ = line.pipe.receive()
             found += zip(repeat(number), messages)
-            self._selector.unregister(line.pipe)
+            self._selector.unregister(line.pipe.fd)
             _close(line.pipe)
         process = host.process
         if stopped:
@@ -211,7 +223,7 @@ class ProcessPool:
             return
         for line in self._lines.values():
             with contextlib.suppress(KeyError, ValueError):  # An interrupt came while it was replaced.
-                self._selector.unregister(line.pipe)
+                self._selector.unregister(line.pipe.fd)
             _close(line.pipe)
         processes = self.workers
         for force, seconds in ((None, _GRACE), (BaseProcess.terminate, 0.3), (BaseProcess.kill, 5.0)):

@@ -110,7 +110,7 @@ class ThreadPool:
         for message in messages:
             channel.inbox.put(message)
 
-    def poll(self, timeout: float) -> list[tuple[int, Event]]:
+    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
         """The messages of workers, after waiting up to `timeout` seconds for one.
 
         Meanwhile workers may use the generators.

@@ -28,8 +28,12 @@ class WorkerPool(Protocol):
     def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
         """Send messages to a worker, and make the slots visible to it that they are about."""
 
-    def poll(self, timeout: float) -> list[tuple[int, Event]]:
-        """The messages of workers, by number, after waiting up to `timeout` seconds for the first."""
+    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
+        """The messages of workers, by number, after waiting up to `timeout` seconds for the first.
+
+        With `enough`, nothing can go on before as many units are done: it may wait for them all, but no
+        longer than for the first message of another kind.
+        """
 
     def close(self) -> None:
         """End all workers."""

@@ -101,9 +101,10 @@ class PipeChannel:
 
 def new_process(context: BaseContext, job: Job, lines: dict[int, Connection], base_seed: int) -> BaseProcess:
     """A process, not started yet, for the workers of these numbers, each with its end of a pipe."""
+    started_by = StartedBy.now(context)
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=run_workers,
-        args=(SentJob(job), lines, base_seed, StartedBy.now(context)),
+        args=(SentJob(job), lines, base_seed, started_by),
         daemon=True,
         name=f"rekindle-worker-{min(lines)}",
     )

@@ -63,7 +63,7 @@ class BatchInfo:
 
 def yielded(ready: SlotBatch | CollatedBatch) -> YieldedBatch:
     """What the training loop got: the order without the samples that could not be loaded."""
-    rows = good_rows(ready)
+    rows = good_rows(ready) if ready.bad else None
     order = ready.order
     planned = _present(order.fresh, rows)
     recomputed = planned if ready.fresh is None else _reported(ready.fresh, len(order.indices), rows)

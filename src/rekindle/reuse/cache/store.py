@@ -269,7 +269,7 @@ class Store:
         here = StoreStats(
             entries=self._memory.entries + (self._disk.index.entries if self._disk else 0),
             nbytes=self._memory.nbytes + (self._disk.index.nbytes if self._disk else 0),
-            capacity=self._capacity(),
+            capacity=self.capacity,
             hits=count(HITS),
             misses=count(MISSES),
             refused=count(REFUSED),
@@ -279,7 +279,9 @@ class Store:
         # Of those that are elsewhere, this one is only the description.
         return total(self.elsewhere.values()) if self.elsewhere else here
 
-    def _capacity(self) -> int | None:
+    @property
+    def capacity(self) -> int | None:
+        """How many bytes may be kept; None if nothing limits it."""
         if self._disk is None:
             return self._memory.capacity
         limit = self._state.disk_limit

@@ -167,7 +167,7 @@ class RayPool:
 
     # Answers.
 
-    def poll(self, timeout: float) -> list[tuple[int, Event]]:
+    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
         """What the engine is to know, after waiting up to `timeout` seconds for something."""
         if not self._events:
             self._collect(timeout)
