@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 import rekindle as rk
 from near_duplicates import folder
-from rekindle.choose import Redundancy, RedundantGroups, distributed, plan_epoch
+from rekindle.choose import Choice, Redundancy, RedundantGroups, distributed
 from rekindle.choose.duplicates.epoch_samples import EpochSamples
 from rekindle.choose.duplicates.group_turns import GroupTurns
 from rekindle.choose.duplicates.policy import DuplicatePolicy
@@ -100,9 +100,11 @@ def test_substitutes_use_only_results_that_the_plan_has_computed(data, seed, fac
     size, groups = data
     turns = turns_of(groups, size, seed)
     refresh, computed = SubstitutingRefresh.over(turns, factor, seed), set()
+    everything = Choice(np.arange(size), np.ones(size, dtype=np.float32), np.zeros(size, dtype=np.int64))
     for epoch in range(7):
         layout = {"size": size, "epoch": epoch, "seed": seed, "shuffle": True, "batch_size": 4}
-        plan = plan_epoch(**layout, drop_last=False, refresh=refresh)
+        choice = everything._replace(uses=np.full(size, epoch))
+        plan = choice.plan(**layout, drop_last=False, refresh=refresh).all_rows()
         assert sorted(plan.substituted_ids.tolist()) == list(range(size))
         assert (turns.index.units[plan.ids] == turns.index.units[plan.substituted_ids]).all()
         for id_, generation, fresh in zip(plan.ids, plan.generations, plan.fresh, strict=True):
@@ -293,7 +295,7 @@ def test_ranks_share_what_one_would_have(data, seed, mode, world):
             choice = policy.epochs.choice(epoch)
             assert policy.epochs.steps(4, False) == choice.steps(4, False)
             refresh = None if mode == "remove" else SubstitutingRefresh.over(policy.epochs.turns, 2, seed)
-            return choice.plan(**layout, drop_last=False, refresh=refresh)
+            return choice.plan(**layout, drop_last=False, refresh=refresh).all_rows()
 
     for epoch in range(3):
         alone, parts = plan(0, 1, epoch), [plan(rank, world, epoch) for rank in range(world)]

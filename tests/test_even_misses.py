@@ -34,11 +34,9 @@ class Cache:
         """How many samples of each full batch are not there, and are computed."""
         counts = []
         for plan in plans:
-            for step in range(plan.steps):
-                rows, count = plan.rows(step), 0
-                for id_, generation in zip(
-                    plan.ids[rows].tolist(), plan.generations[rows].tolist(), strict=True
-                ):
+            for rows in map(plan.batch, range(plan.steps)):
+                count = 0
+                for id_, generation in zip(rows.ids.tolist(), rows.generations.tolist(), strict=True):
                     assert generation >= 0
                     count += self.held.get(id_) != generation
                     self.held[id_] = generation
@@ -53,14 +51,14 @@ def test_an_epoch_without_its_incomplete_batch_recomputes_its_share(
     size, factor, seed, batch_size, balance, shuffle
 ):
     served = size - left_out_of(size, batch_size, drop_last=True)
-    size = size if shuffle else served
-    refresh, cache, epochs = Refresh(size, factor, seed, served), Cache(), 14
+    refresh, cache, epochs = Refresh(size, factor, seed), Cache(), 14
     for epoch in range(epochs):
         plan = plan_epoch(
             size=size, epoch=epoch, seed=seed, shuffle=shuffle, batch_size=batch_size, drop_last=True,
             refresh=refresh, balance=balance,
         )  # fmt: skip
-        assert sorted(plan.ids.tolist()) == list(range(size))
+        ids = plan.all_rows().ids.tolist()
+        assert len(set(ids)) == len(ids) == served
         misses = cache.misses([plan])
         assert sum(misses) == (share_of_uses(factor, epoch * served, served) if epoch else served)
         if misses and shuffle and balance:
@@ -75,12 +73,14 @@ def test_an_epoch_without_its_incomplete_batch_recomputes_its_share(
 def test_over_the_epochs_all_samples_are_left_out_equally_often(size, factor, seed):
     """Batches of 18: some 4 to 17 of the samples are left out of each epoch."""
     left_out = left_out_of(size, 18, drop_last=True)
-    refresh, counts, epochs = Refresh(size, factor, seed, size - left_out), np.zeros(size), 60
+    refresh, counts, epochs = Refresh(size, factor, seed), np.zeros(size), 60
     for epoch in range(epochs):
         plan = plan_epoch(
             size=size, epoch=epoch, seed=seed, shuffle=True, batch_size=18, drop_last=True, refresh=refresh
         )
-        counts[plan.ids[len(plan.ids) - left_out :]] += 1
+        counts += 1
+        counts[plan.all_rows().ids] -= 1
+    assert counts.sum() == epochs * left_out
     assert counts.max() - counts.min() <= 0.2 * epochs
 
 
@@ -113,7 +113,7 @@ def test_an_epoch_of_chosen_samples_recomputes_its_share(
             size=40, epoch=epoch, seed=seed, shuffle=shuffle, batch_size=batch_size, drop_last=drop_last,
             refresh=refresh, balance=balance,
         )  # fmt: skip
-        served = plan.ids[: plan.steps * batch_size]
+        served = plan.all_rows().ids
         missing = len(set(served.tolist()) - cache.held.keys())
         misses = cache.misses([plan])
         share = share_of_uses(factor, before, len(served))
@@ -165,6 +165,7 @@ def test_a_result_that_comes_twice_in_an_epoch_is_recomputed_once() -> None:
     plan = choice.plan(
         size=6, epoch=0, seed=0, shuffle=True, batch_size=3, drop_last=False, refresh=Refresh(6, 2, 0)
     )
+    planned = plan.all_rows()
     for id_ in (0, 1, 2):
-        rows = np.flatnonzero(plan.ids == id_)
-        assert plan.fresh[rows].tolist() == [True] + [False] * (len(rows) - 1)
+        rows = np.flatnonzero(planned.ids == id_)
+        assert planned.fresh[rows].tolist() == [True] + [False] * (len(rows) - 1)

@@ -1,7 +1,6 @@
 """A loader with importance=: the same choice for any number of workers, before and after a resume."""
 
 import copy
-import dataclasses
 import logging
 import os
 import pickle
@@ -163,8 +162,7 @@ def test_scores_tell_the_age_of_the_view_that_they_were_measured_on():
     loader = make_loader(rk.Uniform())
     loader._importance.scores.turns[:] = 5
     plan = plan_epoch(size=SIZE, epoch=6, seed=0, shuffle=False, batch_size=8, drop_last=False)
-    plan = dataclasses.replace(plan, generations=4 - np.arange(SIZE) % 3)
-    order = next(iter(planned_orders(plan)))
+    order = next(iter(planned_orders(plan)))._replace(generations=4 - np.arange(8) % 3)
     loader._importance.report_feedback(
         yielded(CollatedBatch(order, order.ids, None, bad=[2])), torch.ones(7), None, None, None
     )

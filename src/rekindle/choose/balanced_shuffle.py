@@ -17,6 +17,71 @@ from numpy.typing import NDArray
 from rekindle.core import counter_rng
 
 
+class BalancedShuffle:
+    """Where the rows of a rank come from: `samples` of them, `fresh` of which are to be recomputed.
+
+    Of the first n rows, up to the end of a batch, ⌊n · fresh / samples⌋ are fresh ones.
+    """
+
+    def __init__(self, samples: int, fresh: int, batch_size: int, key: int) -> None:
+        self._samples, self._fresh, self._batch_size, self._key = samples, fresh, batch_size, key
+
+    def places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """For each row whether it is a fresh one, and its number among the fresh ones, or among the others.
+
+        The rows may be any, but those of all batches from the first to the last are looked at.
+        """
+        if not len(rows):
+            return np.empty(0, dtype=bool), np.empty(0, dtype=np.int64)
+        size = self._batch_size
+        first, last = int(rows.min()) // size, int(rows.max()) // size
+        before = self.fresh_before(np.arange(first, last + 2))
+        fresh = np.diff(before)
+        others_before = np.arange(first, last + 1) * size - before[:-1]
+        # The slots of a batch are its fresh ones, then the others.
+        slots = self._shuffled_within(first, last - first + 1)
+        is_fresh = slots < fresh[:, None]
+        places = slots + np.where(is_fresh, before[:-1, None], (others_before - fresh)[:, None])
+        start = first * size
+        if int(rows[-1]) - int(rows[0]) == len(rows) - 1:  # All rows of a stretch.
+            here: slice | NDArray[np.int64] = slice(int(rows[0]) - start, int(rows[-1]) - start + 1)
+        else:
+            here = rows - start
+        return is_fresh.reshape(-1)[here], places.reshape(-1)[here]
+
+    def fresh_before(self, batches: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many fresh rows there are before each of some batches, which follow each other."""
+        first = int(batches[0]) * self._batch_size
+        if first >= self._samples:
+            return np.full(len(batches), self._fresh)
+        # The product of the first with the number of fresh ones may have more than 64 bits.
+        whole, rest = divmod(first * self._fresh, self._samples)
+        later = np.minimum((batches - batches[0]) * self._batch_size, self._samples - first)
+        before: NDArray[np.int64] = whole + (rest + later * self._fresh) // self._samples
+        return before
+
+    def _shuffled_within(self, first: int, count: int) -> NDArray[np.int64]:
+        """A random order of the slots of each of `count` batches from `first` on: random bits, sorted."""
+        size = self._batch_size
+        slot_bits = max(size - 1, 1).bit_length()
+        start, rows = first * size, count * size
+        if slot_bits <= 10:  # Two keys of each random number: two slots with equal bits are rare enough.
+            drawn = counter_rng.split(self._key, np.arange(start // 2, (start + rows) // 2 + 1))
+            halves = drawn.astype("<u8", copy=False).view("<u4")
+            keys = halves[start % 2 : start % 2 + rows].reshape(count, size)
+        else:
+            keys = counter_rng.split(self._key, np.arange(start, start + rows)).reshape(count, size)
+        slot_mask = keys.dtype.type((1 << slot_bits) - 1)
+        keys <<= keys.dtype.type(slot_bits)
+        keys |= np.arange(size, dtype=keys.dtype)
+        missing = start + rows - self._samples
+        if missing > 0:  # An incomplete last batch: what is not there stays behind what is.
+            keys[-1, size - missing :] |= ~slot_mask
+        keys.sort(axis=1)
+        keys &= slot_mask
+        return keys.astype(np.int64)
+
+
 def balanced_order(
     fresh: NDArray[np.bool_],
     batch_size: int,
@@ -46,7 +111,7 @@ def balanced_order(
     before = np.arange(size + 1) * len(misses) // max(size, 1)
     for_misses = before[1:] > before[:-1]
     if costs is not None:
-        misses = misses[_dealt(costs[misses], before[_batch_ends(size, batch_size, world)])]
+        misses = misses[evened_out(costs[misses], before[_batch_ends(size, batch_size, world)])]
     balanced = np.empty(size, dtype=np.int64)
     balanced[for_misses], balanced[~for_misses] = misses, hits
     order = np.empty(size, dtype=np.int64)
@@ -68,7 +133,7 @@ def _shuffled_within(ends: NDArray[np.int64], seed: int, epoch: int) -> NDArray[
     return np.lexsort((keys, segments))
 
 
-def _dealt(costs: NDArray[np.float32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def evened_out(costs: NDArray[np.float32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """Samples in an order in which the costs of the segments that end at `ends` add up alike.
 
     Samples come in random order and are dealt in rounds of one for each segment; in each round the costliest

@@ -35,16 +35,13 @@ class BatchOrder(NamedTuple):
     plan: EpochPlan | None = None
     rank: int = 0  # whose views these are, if other ranks may draw the same samples
     recent: Sequence[Index] = ()  # indices before this batch, where a failed sample may need a substitute
+    last_uses: NDArray[np.bool_] | None = None  # of results that are cached for this epoch only
+    substituted_ids: NDArray[np.int64] | None = None  # the samples that near-duplicates are substituted for
 
     @property
     def batch_turn(self) -> int:
         """The turn of what is drawn for the batch as a whole."""
         return self.epoch + self.rank * NEXT_DRAW
-
-    @property
-    def peers(self) -> NDArray[np.int64] | None:
-        """The samples of the whole epoch, where they are known: each may be a failed one's substitute."""
-        return None if self.plan is None else self.plan.ids
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -88,25 +85,21 @@ def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
 
 def planned_order(plan: EpochPlan, step: int) -> BatchOrder:
     """Batch `step` of a plan."""
-    rows = plan.rows(step)
-    ids = plan.ids[rows]
+    rows = plan.batch(step)
     return BatchOrder(
         epoch=plan.epoch,
         step=step,
-        indices=ids.tolist(),
-        ids=ids,
+        indices=rows.ids.tolist(),
+        ids=rows.ids,
         plain=True,
-        generations=_number_or_rows(plan.generations, rows, plan.epoch),
-        turns=_number_or_rows(plan.turns, rows, plan.epoch),
-        fresh=plan.fresh[rows],
-        weights=plan.weights[rows],
+        generations=rows.generations,
+        turns=rows.turns,
+        fresh=rows.fresh,
+        weights=rows.weights,
         plan=plan,
+        last_uses=rows.last_uses,
+        substituted_ids=rows.substituted_ids,
     )
-
-
-def _number_or_rows(values: NDArray[np.int64], rows: slice, epoch: int) -> int | NDArray[np.int64]:
-    """The epoch itself, where it is all that the array holds (stride 0): an integer is quicker to send."""
-    return epoch if values.strides == (0,) else values[rows]
 
 
 class PlannedEpochs:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.draws import earlier_occurrences
-from rekindle.choose.plan import EpochPlan, constant
 from rekindle.choose.refresh_schedule import exact_factor
 from rekindle.core import counter_rng
 
@@ -46,6 +45,46 @@ def echoed(sources: int, factor: float, buffer: int, *, seed: int, turn: int) ->
     return Echoes(ordered, earlier_occurrences(ordered))
 
 
+class EchoOrder:
+    """The same as a function: any stretch of the copies of sources 0 to n − 1.
+
+    Which copies stand in a stretch follows from those due up to `buffer` positions earlier and later.
+    """
+
+    def __init__(self, sources: int, factor: float, buffer: int, *, seed: int, turn: int) -> None:
+        self._factor, self._buffer, self._seed, self._turn = factor, max(buffer, 1), seed, turn
+        self.length = echoed_length(sources, factor)
+
+    def copies(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The copies that stand from `start` up to `stop`."""
+        first, last = max(0, start - self._buffer), min(self.length, stop + self._buffer)
+        due = _delayed(first, last - first, self._buffer, self._seed, self._turn)
+        # All copies before these are due before `start`, all copies behind them after `stop`.
+        order = first + np.argsort(due, kind="stable")
+        return order[start - first : stop - first]
+
+    def sources(self, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The source of each of some copies."""
+        return _sources_of(copies, self._factor)
+
+    def repeats(self, copies: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """How many copies of the same source come before each, and whether it is the last one."""
+        sources, due = self.sources(copies), self._due(copies)
+        before = np.zeros(len(copies), dtype=np.int64)
+        is_last = np.ones(len(copies), dtype=bool)
+        for distance in range(1, -int(-exact_factor(self._factor) // 1)):
+            for other, earlier in ((copies - distance, True), (copies + distance, False)):
+                same = (other >= 0) & (other < self.length) & (self.sources(other) == sources)
+                due_other = self._due(other)
+                comes_before = (due_other <= due) if earlier else (due_other < due)
+                before += same & comes_before
+                is_last &= ~same | comes_before
+        return before, is_last
+
+    def _due(self, copies: NDArray[np.int64]) -> NDArray[np.float64]:
+        return _due(copies, self._buffer, self._seed, self._turn)
+
+
 def echoed_stream(factor: float, buffer: int, *, seed: int, turn: int) -> Iterator[tuple[int, int]]:
     """The same for endless sources: yields (source, how many of its copies came before)."""
     seen: dict[int, int] = {}
@@ -67,50 +106,6 @@ def echoed_stream(factor: float, buffer: int, *, seed: int, turn: int) -> Iterat
         seen = {source: count for source, count in seen.items() if source >= first}
 
 
-def plan_echo(
-    *,
-    size: int,
-    epoch: int,
-    seed: int,
-    shuffle: bool,
-    batch_size: int,
-    drop_last: bool,
-    factor: float,
-    buffer: int,
-) -> EpochPlan:
-    """A plan with repeated samples: the cached part is computed once an epoch, the rest for every repeat."""
-    ids = counter_rng.permutation(size, seed, epoch) if shuffle else np.arange(size, dtype=np.int64)
-    return echo_plan(
-        ids, epoch=epoch, seed=seed, batch_size=batch_size, drop_last=drop_last, factor=factor, buffer=buffer
-    )
-
-
-def echo_plan(
-    ids: NDArray[np.int64],
-    *,
-    epoch: int,
-    seed: int,
-    batch_size: int,
-    drop_last: bool,
-    factor: float,
-    buffer: int,
-) -> EpochPlan:
-    """The same for samples in a given order, in which some may occur more than once."""
-    chosen = ids[echoed(len(ids), factor, buffer, seed=seed, turn=epoch).sources]
-    repeats = earlier_occurrences(chosen)
-    return EpochPlan(
-        epoch=epoch,
-        ids=chosen,
-        generations=constant(np.int64(epoch), chosen),
-        turns=epoch + repeats * counter_rng.NEXT_DRAW,
-        fresh=repeats == 0,
-        weights=constant(np.float32(1), chosen),
-        batch_size=batch_size,
-        drop_last=drop_last,
-        last_uses=earlier_occurrences(chosen[::-1])[::-1] == 0,
-    )
-
-
 def copies_of(source: int, factor: float) -> int:
     """How many copies a source has: ⌊factor⌋ or ⌈factor⌉, evenly spread over the sources."""
     return echoed_length(source + 1, factor) - echoed_length(source, factor)
@@ -118,15 +113,22 @@ def copies_of(source: int, factor: float) -> int:
 
 def _sources(start: int, stop: int, factor: float) -> NDArray[np.int64]:
     """The source of each copy from `start` to `stop`, before they are shuffled."""
+    return _sources_of(np.arange(start, stop, dtype=np.int64), factor)
+
+
+def _sources_of(copies: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
     exact = exact_factor(factor)
     # Copy c is of the first source n with ⌊(n+1)·factor⌋ > c.
-    copies = np.arange(start + 1, stop + 1, dtype=np.int64)
-    return -(-copies * exact.denominator // exact.numerator) - 1
+    sources: NDArray[np.int64] = -(-(copies + 1) * exact.denominator // exact.numerator) - 1
+    return sources
 
 
 def _delayed(start: int, count: int, buffer: int, seed: int, turn: int) -> NDArray[np.float64]:
     """When each copy is due: its own position, delayed by less than `buffer` positions."""
-    positions = np.arange(start, start + count)
+    return _due(np.arange(start, start + count), buffer, seed, turn)
+
+
+def _due(copies: NDArray[np.int64], buffer: int, seed: int, turn: int) -> NDArray[np.float64]:
     if buffer <= 1:
-        return positions.astype(np.float64)
-    return positions + buffer * counter_rng.uniforms(seed, positions, turn, counter_rng.Step.ECHO)[:, 0]
+        return copies.astype(np.float64)
+    return copies + buffer * counter_rng.uniforms(seed, copies, turn, counter_rng.Step.ECHO)[:, 0]

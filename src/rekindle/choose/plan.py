@@ -1,22 +1,22 @@
 """The plan of an epoch: which samples, in which order and batch, at what weight.
 
-A plan is arrays, computed before the epoch starts and never changed. Everything after it only executes it.
+A plan is a function of the position in the epoch, and is evaluated some batches at a time: it takes no longer
+to make, and no more memory, for a billion samples than for a thousand. Everything after it only executes it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypedDict, TypeVar
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rekindle.choose.balanced_shuffle import balanced_order
-from rekindle.choose.draws import earlier_occurrences
-from rekindle.choose.refresh_schedule import Refresh
-from rekindle.core import counter_rng
+from rekindle.choose.planned_rows import PlannedRows
+from rekindle.choose.shard import EpochLayout, EpochStart, Shard
 
-_Scalar = TypeVar("_Scalar", bound=np.generic)
+_FIRST_WINDOW, _LARGEST_WINDOW = 2048, 32_768  # rows that are evaluated at once
+_KEPT_WINDOWS = 2  # The last batch of one may be asked for again after the first of the next.
 
 
 def batches_per_epoch(samples: int, batch_size: int, drop_last: bool) -> int:
@@ -29,174 +29,119 @@ def batches_per_epoch(samples: int, batch_size: int, drop_last: bool) -> int:
     return full + (rest > 0 and not drop_last)
 
 
-def left_out_of(samples: int, batch_size: int, drop_last: bool, world: int = 1) -> int:
-    """How many samples are in incomplete last batches that are left out, of all ranks together.
+def left_out_of(samples: int, batch_size: int, drop_last: bool, shard: Shard | None = None) -> int:
+    """How many samples are left out of an epoch, of all ranks together.
 
-    >>> left_out_of(10, 4, drop_last=True), left_out_of(20, 4, drop_last=True, world=2)
+    >>> left_out_of(10, 4, drop_last=True), left_out_of(20, 4, True, Shard(world=2))
     (2, 4)
     """
-    if not drop_last:
-        return 0
-    shares = {len(range(rank, samples, world)) for rank in (0, world - 1)}
-    steps = {share // batch_size for share in shares}
-    return samples - steps.pop() * batch_size * world if len(steps) == 1 else 0
+    shard = shard or Shard()
+    share = shard.share(samples)
+    if drop_last:
+        share -= share % batch_size
+    return max(0, samples - share * shard.world)
 
 
-@dataclass(frozen=True, slots=True)
-class EpochPlan:
-    """One rank's epoch. Every array has one entry per sample, in the order of training.
+class EpochSequence(Protocol):
+    """All samples of an epoch in one order, for all ranks together.
 
-    Batch `step` is the samples from `step * batch_size` on; an incomplete last batch is left out if
-    `drop_last` is set. `generations` and `turns` identify the augmentation of a sample: that of the cached
-    part, and that of the rest. Both are the epoch itself, as long as nothing is reused and no sample occurs
-    twice: of a sample that does, each occurrence has a turn of its own. `fresh` says which samples are
-    recomputed, `weights` what each counts for in the loss.
+    Rank r of the layout that it was made for has every `world`-th row, from row (r − `first_rank`) mod
+    `world` on. Behind its end the sequence repeats, with a `period`.
     """
 
     epoch: int
-    ids: NDArray[np.int64]
-    generations: NDArray[np.int64]
-    turns: NDArray[np.int64]
-    fresh: NDArray[np.bool_]
-    weights: NDArray[np.float32]
+    length: int
+    period: int
+    first_rank: int
+
+    def rows(self, first: int, count: int, stride: int) -> PlannedRows:
+        """The rows at `first`, `first + stride`, …, all below `length`."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """One rank's epoch: its rows of the sequence of all ranks, from where it starts, in batches.
+
+    An incomplete last batch is left out if `drop_last` is set. All ranks have as many rows; where the
+    sequence does not have enough for that, some are repeated, each time as another view.
+    """
+
+    sequence: EpochSequence
     batch_size: int
     drop_last: bool
-    last_uses: NDArray[np.bool_] | None = None  # of results that are cached for this epoch only
-    substituted_ids: NDArray[np.int64] | None = None  # the samples that near-duplicates are substituted for
+    shard: Shard
+    start: EpochStart
+    even_weights: bool = False  # with a mean of 1 in every batch
+    _windows: deque[_Window] = field(default_factory=lambda: deque(maxlen=_KEPT_WINDOWS), repr=False)
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch this is the plan of."""
+        return self.sequence.epoch
+
+    @property
+    def samples(self) -> int:
+        """How many samples this rank has, in all of its batches."""
+        share = self.shard.share(max(0, self.sequence.length - self.start.offset))
+        return share - share % self.batch_size if self.drop_last else share
 
     @property
     def steps(self) -> int:
         """How many batches there are."""
-        return batches_per_epoch(len(self.ids), self.batch_size, self.drop_last)
+        return -(-self.samples // self.batch_size)
 
-    def rows(self, step: int) -> slice:
-        """Where batch `step` lies in the arrays."""
-        return slice(step * self.batch_size, min((step + 1) * self.batch_size, len(self.ids)))
+    def batch(self, step: int) -> PlannedRows:
+        """The rows of batch `step`."""
+        window = next((one for one in self._windows if one.first <= step < one.last), None)
+        if window is None:
+            window = self._evaluate(step)
+            self._windows.append(window)
+        start = (step - window.first) * self.batch_size
+        rows = window.rows.part(slice(start, start + self.batch_size))
+        return rows.with_mean_weight_of_one() if self.even_weights else rows
 
-    def with_mean_weight_of_one(self) -> EpochPlan:
-        """The same plan, its weights scaled to a mean of 1 in every batch."""
-        if not len(self.ids):
-            return self
-        starts = np.arange(0, len(self.ids), self.batch_size)
-        sizes = np.diff(starts, append=len(self.ids))
-        means = np.add.reduceat(self.weights.astype(np.float64), starts) / sizes
-        scales = np.divide(1, means, out=np.ones_like(means), where=means > 0)
-        return replace(self, weights=(self.weights * np.repeat(scales, sizes)).astype(np.float32))
+    def all_rows(self) -> PlannedRows:
+        """The rows of all batches at once, which takes memory for each."""
+        return self._rows(0, self.samples)
 
+    def any_sample(self, drawn: int) -> int:
+        """One of the epoch's samples, of all ranks: the one that a drawn number stands for."""
+        return int(self.sequence.rows(drawn % self.sequence.length, 1, 1).ids[0])
 
-class _RequiredPlanArguments(TypedDict):
-    size: int
-    epoch: int
-    seed: int
-    shuffle: bool
-    batch_size: int
-    drop_last: bool
+    def consumed(self, step: int) -> int:
+        """How many samples all ranks together have consumed after so many of their batches."""
+        return self.start.consumed(step, EpochLayout(self.shard.world, self.batch_size))
 
+    def _evaluate(self, step: int) -> _Window:
+        before = self._windows[-1] if self._windows else None
+        size = _FIRST_WINDOW if before is None else 4 * len(before.rows.ids)
+        last = min(step + max(1, min(size, _LARGEST_WINDOW) // self.batch_size), self.steps)
+        rows = self._rows(step * self.batch_size, min(last * self.batch_size, self.samples))
+        return _Window(step, last, rows)
 
-class PlanArguments(_RequiredPlanArguments, total=False):
-    """The arguments of `plan_epoch` that order and batch samples, whichever they are."""
-
-    refresh: Refresh | None
-    balance: bool
-    costs: NDArray[np.float32] | None
-
-
-def plan_epoch(
-    *,
-    size: int,
-    epoch: int,
-    seed: int,
-    shuffle: bool,
-    batch_size: int,
-    drop_last: bool,
-    rank: int = 0,
-    world: int = 1,
-    refresh: Refresh | None = None,
-    balance: bool = True,
-    costs: NDArray[np.float32] | None = None,
-    ids: NDArray[np.int64] | None = None,
-    weights: NDArray[np.float32] | None = None,
-    uses: NDArray[np.int64] | None = None,
-    cached: NDArray[np.int64] | None = None,
-) -> EpochPlan:
-    """The plan of an epoch that has every sample once, shuffled or in order, dealt to the ranks in turn.
-
-    With `refresh`, cached results are reused. A shuffled epoch is then balanced: each batch has the same
-    share of samples to recompute, or of their `costs`. What `drop_last` leaves out of a shuffled epoch are
-    samples that need not be recomputed in it.
-
-    Where samples were chosen, `ids` says which (instead of all of them), `weights` what each counts for, and
-    `uses` how often each was used before: by that, and not by epochs, its cached result ages. `cached` are
-    the generations that the rows use, where these do not follow from `refresh`; −1 is none, for a row that is
-    left out.
-
-    >>> plan_epoch(size=5, epoch=0, seed=1, shuffle=False, batch_size=2, drop_last=False).ids.tolist()
-    [0, 1, 2, 3, 4]
-    """
-    chosen = np.arange(size) if ids is None and refresh is not None else ids
-    count = size if ids is None else len(ids)
-    turns = epoch if uses is None else uses
-    generations, fresh, is_due = None, None, np.empty(0, dtype=bool)
-    last = np.empty(0, dtype=np.int64)  # the rows that are left out
-    if refresh is not None and chosen is not None:
-        generations = refresh.generations(chosen, turns) if cached is None else cached
-        is_due = (generations == turns) | (generations < 0)
-        generations = np.where(is_due, turns, generations)
-        fresh = is_due if ids is None else refresh.recomputed(ids, is_due)
-        if shuffle and (left_out := left_out_of(count, batch_size, drop_last, world)):
-            if cached is None:
-                last = refresh.spare_first(chosen, turns, fresh)[:left_out]
-            else:
-                last = _without_result_first(cached, fresh, seed, epoch)[:left_out]
-    if not shuffle:
-        rows = np.arange(rank, count, world, dtype=np.int64)
-    elif fresh is None or not balance:
-        rows = _with_last(counter_rng.permutation(count, seed, epoch), last)[rank::world]
-    else:
-        if costs is not None and ids is not None:
-            costs = costs[ids]
-        order = balanced_order(
-            fresh, batch_size, seed=seed, epoch=epoch, costs=costs, world=world, left_out=last
-        )
-        rows = order[rank::world]
-    dealt = rows if ids is None else ids[rows]
-    plan = EpochPlan(
-        epoch=epoch,
-        ids=dealt,
-        generations=constant(np.int64(epoch), rows) if generations is None else generations[rows],
-        turns=constant(np.int64(epoch), rows) if ids is None else _turns(ids, rows, epoch),
-        fresh=constant(np.bool_(True), rows) if fresh is None else fresh[rows],
-        weights=constant(np.float32(1), rows) if weights is None else weights[rows],
-        batch_size=batch_size,
-        drop_last=drop_last,
-    )
-    if refresh is None:
-        return plan
-    if ids is not None and fresh is not None:  # A result is computed where it is used first.
-        plan = replace(plan, fresh=refresh.recomputed(dealt, is_due[rows]))
-    return refresh.substitute(plan, epoch if uses is None else uses[rows])
+    def _rows(self, start: int, stop: int) -> PlannedRows:
+        """The rank's rows from `start` to `stop`; what is behind the sequence's end is repeated."""
+        sequence, shard, world = self.sequence, self.shard, self.shard.world
+        own = shard.rank
+        if self.start.layout.world == world:  # Every rank has the rows that are made for it.
+            own = (own - sequence.first_rank) % world
+        first = self.start.offset + start * world + own
+        count, inside = stop - start, len(range(first, sequence.length, world))
+        if count <= inside:
+            return sequence.rows(first, count, world)
+        behind = first + np.arange(inside, count) * world - sequence.length
+        parts = [(slice(0, inside), sequence.rows(first, inside, world))] if inside else []
+        for row, position in enumerate(((sequence.length + behind) % sequence.period).tolist(), inside):
+            parts.append((slice(row, row + 1), sequence.rows(position, 1, 1)))
+        times = np.zeros(count, dtype=np.int64)
+        times[inside:] = 1 + behind // sequence.period
+        return PlannedRows.joined(parts).repeated(times)
 
 
-def _without_result_first(
-    generations: NDArray[np.int64], fresh: NDArray[np.bool_], seed: int, epoch: int
-) -> NDArray[np.int64]:
-    """Rows in the order in which they are left out: those without a result, those that have one, others."""
-    drawn = counter_rng.seeds(seed, np.arange(len(fresh)), epoch, counter_rng.Step.LEFT_OUT)
-    return np.lexsort((drawn, fresh, generations >= 0))
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The rows of the batches from `first` up to `last`."""
 
-
-def _with_last(order: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order with these rows at its end."""
-    return order if not len(last) else np.concatenate([order[~np.isin(order, last)], last])
-
-
-def _turns(ids: NDArray[np.int64], rows: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-    """A turn for each of some rows: occurrences are counted in `ids`, whichever order and rank they get."""
-    if np.bincount(ids).max(initial=0) <= 1:
-        return constant(np.int64(epoch), rows)
-    return epoch + earlier_occurrences(ids)[rows] * counter_rng.NEXT_DRAW
-
-
-def constant(value: _Scalar, ids: NDArray[np.int64]) -> NDArray[_Scalar]:
-    """The same value for every sample, which takes no memory: an array of stride 0."""
-    return np.broadcast_to(value, ids.shape)
+    first: int
+    last: int
+    rows: PlannedRows

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 from typing import Any
 
+import numpy as np
 from torch.utils.data import DataLoader, RandomSampler
 
-from rekindle.core import counter_rng
+from rekindle.choose.plain_sequence import shuffled_order
+
+_STRETCH = 4096  # indices that are computed at once
 
 
 class PlannedSampler(RandomSampler):
@@ -23,9 +26,11 @@ class PlannedSampler(RandomSampler):
         self.epoch = self.epoch_set = epoch
 
     def __iter__(self) -> Iterator[int]:
-        order: list[int] = counter_rng.permutation(len(self.data_source), self.seed, self.epoch).tolist()
+        size = len(self.data_source)
+        order = shuffled_order(size, self.seed, self.epoch)
         self.epoch += 1
-        return iter(order)
+        stretches = (np.arange(start, min(start + _STRETCH, size)) for start in range(0, size, _STRETCH))
+        return (index for stretch in stretches for index in order.forward(stretch).tolist())
 
 
 def show_order(loader: DataLoader[Any], seed: int) -> None:

@@ -17,6 +17,7 @@ from rekindle.choose.plan import left_out_of
 from rekindle.choose.refresh_schedule import share_of_uses
 from rekindle.choose.scores import Scores
 from rekindle.choose.selection import Choice
+from rekindle.choose.shard import Shard
 from rekindle.core import counter_rng
 
 
@@ -32,7 +33,7 @@ class RefreshByUse:
 
     def recompute(self, choice: Choice, epoch: int, scores: Scores) -> tuple[Choice, NDArray[np.int64]]:
         """The choice with the results that its rows use, and the samples that are recomputed, each once."""
-        left_out = left_out_of(len(choice.ids), self.batch_size, self.drop_last, choice.world)
+        left_out = left_out_of(len(choice.ids), self.batch_size, self.drop_last, Shard(world=choice.world))
         rows = choice.ids if self.shuffle else choice.ids[: len(choice.ids) - left_out]
         ids, counts = np.unique(rows, return_counts=True)
         made = scores.made[ids]

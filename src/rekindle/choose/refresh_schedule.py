@@ -5,26 +5,28 @@ after the first recomputes equally many, and each result is used `factor` times 
 (⌊factor⌋ or ⌈factor⌉ times, if it is not an integer). Epoch 0 computes all of them; those that the first
 round reaches early are used less often.
 
-Where an incomplete last batch is left out, an epoch uses, and so recomputes, fewer of them; and those that
-are left out are samples whose result is the oldest and is recomputed next. So still each result is used
-`factor` times, and no sample comes for whose result there was no turn.
+A visit is a position on the circle, counted on from round to round. The visits whose results an epoch uses
+are a window of consecutive ones that ends where the epoch has come to: the newest of them are recomputed in
+it. So what an epoch has, and of which generation, follows from arithmetic, without an array.
+
+Where an incomplete last batch is left out, the window is shorter, and what is left out is the oldest visits,
+those of the samples that are recomputed next. So still each result is used `factor` times, and no sample
+comes for whose result there was no turn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rekindle.choose.planned_rows import PlannedRows
 from rekindle.core import counter_rng
+from rekindle.core.keyed_permutation import KeyedPermutation, keyed_permutation
 
-if TYPE_CHECKING:
-    from rekindle.choose.plan import EpochPlan
-
-_CIRCLE = 2**63  # the turn that the circular order is drawn for: not an epoch
 _FINEST = 1000  # factors are taken as fractions with denominators up to this
 
 
@@ -52,6 +54,14 @@ def first_of_each(results: NDArray[np.int64], fresh: NDArray[np.bool_]) -> NDArr
     return firsts
 
 
+class VisitWindow(NamedTuple):
+    """The visits whose results an epoch uses: from `oldest` up to `end`, recomputed from `fresh` on."""
+
+    oldest: int
+    fresh: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Refresh:
     """The schedule of a dataset of `size` samples.
@@ -65,12 +75,40 @@ class Refresh:
     factor: float
     seed: int
     served: int | None = None  # how many of the samples a turn uses, if not all
-    _positions: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        positions = np.empty(self.size, dtype=np.int64)
-        positions[counter_rng.permutation(self.size, self.seed, _CIRCLE)] = np.arange(self.size)
-        object.__setattr__(self, "_positions", positions)
+    def serving(self, served: int) -> Refresh:
+        """The same schedule where a turn uses so many samples."""
+        return replace(self, served=served)
+
+    def window(self, epoch: int) -> VisitWindow:
+        """The visits whose results an epoch uses."""
+        end = self._refreshed(epoch)
+        oldest = end - self._uses_a_turn
+        return VisitWindow(oldest, self._refreshed(epoch - 1) if epoch else oldest, end)
+
+    def boundaries(self, epoch: int) -> list[int]:
+        """Where windows of epochs, or what they recompute, begin and end within the window of this one.
+
+        Between two of them lie visits that are recomputed in the same epoch, and used last in the same.
+        """
+        oldest, _, end = self.window(epoch)
+        found, turn = {oldest, end}, epoch - 1
+        while (stop := self._refreshed(turn)) > oldest:
+            found.add(stop)
+            turn -= 1
+        turn = epoch + 1
+        while (start := self._refreshed(turn) - self._uses_a_turn) < end:
+            found.add(start)
+            turn += 1
+        return sorted(found)
+
+    def samples_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Whose visits these are."""
+        return self._circle.inverse(visits % self.size)
+
+    def generations_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The turns in which the results of visits are computed; those before the first round, in turn 0."""
+        return np.maximum(self._turns_of(visits), 0)
 
     def generations(self, ids: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
         """The turn in which the cached result was computed that each sample uses in its turn `turns`.
@@ -78,8 +116,7 @@ class Refresh:
         A turn is an epoch, if every sample is used once in each; otherwise it is how often the sample was
         used before.
         """
-        last_visit = self._last_visit(ids, turns)
-        return np.where(last_visit < 0, 0, self._turns_of(last_visit))
+        return self.generations_of(self._last_visit(ids, turns))
 
     def next_turns(self, ids: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
         """The turn after `turns` in which the result of each is recomputed next."""
@@ -89,9 +126,9 @@ class Refresh:
         """Which of the `fresh` rows of an epoch are recomputed: the first one of each sample."""
         return first_of_each(ids, fresh)
 
-    def substitute(self, plan: EpochPlan, turns: NDArray[np.int64] | int) -> EpochPlan:
-        """The plan with near-duplicates substituted for samples: here, none are."""
-        return plan
+    def substitute(self, rows: PlannedRows, epoch: int, turns: NDArray[np.int64]) -> PlannedRows:
+        """The rows with near-duplicates substituted for samples: here, none are."""
+        return rows
 
     def spare_first(
         self, ids: NDArray[np.int64], turns: NDArray[np.int64] | int, fresh: NDArray[np.bool_]
@@ -110,14 +147,23 @@ class Refresh:
         """How often the result of each was recomputed up to its turn `turns`."""
         return self._last_visit(ids, turns) // max(self.size, 1) + 1
 
+    @property
+    def _circle(self) -> KeyedPermutation:
+        """The position of each sample on the circle, and back."""
+        return keyed_permutation(self.size, counter_rng.base(self.seed, counter_rng.Step.CIRCLE, 0))
+
     def _last_visit(self, ids: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
-        """When each was recomputed last, in positions counted on from round to round; negative for never."""
+        """When each was recomputed last; negative for never."""
         up, down = self._fraction()
-        positions, turns = self._positions[np.asarray(ids)], np.asarray(turns, dtype=np.int64)
-        # Turn t recomputes the positions from ⌊t·uses/factor⌋ up to ⌊(t+1)·uses/factor⌋, counted on likewise.
-        refreshed = (turns + 1) * self._uses_a_turn * down // up
+        positions = self._circle.forward(np.asarray(ids, dtype=np.int64))
+        refreshed = (np.asarray(turns, dtype=np.int64) + 1) * self._uses_a_turn * down // up
         last: NDArray[np.int64] = positions + (refreshed - 1 - positions) // self.size * self.size
         return last
+
+    def _refreshed(self, turn: int) -> int:
+        """Up to which visit turns up to this one have recomputed: ⌊(turn + 1) · uses a turn / factor⌋."""
+        up, down = self._fraction()
+        return (turn + 1) * self._uses_a_turn * down // up
 
     def _turns_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
         up, down = self._fraction()

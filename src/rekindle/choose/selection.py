@@ -7,7 +7,9 @@ from typing import NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.plan import EpochPlan, PlanArguments, batches_per_epoch, plan_epoch
+from rekindle.choose.plan import EpochPlan, batches_per_epoch
+from rekindle.choose.planning import PlanArguments, plan_chosen
+from rekindle.choose.shard import Shard
 from rekindle.core import counter_rng
 from rekindle.errors import ArgumentError
 
@@ -29,16 +31,11 @@ class Choice(NamedTuple):
 
     def plan(self, **arguments: Unpack[PlanArguments]) -> EpochPlan:
         """The plan of this rank's share; `arguments` as `plan_epoch` takes them."""
-        plan = plan_epoch(
-            rank=self.rank,
-            world=self.world,
-            ids=self.ids,
-            weights=self.weights,
-            uses=self.uses,
-            cached=self.cached,
-            **arguments,
+        if arguments.get("shard", Shard()).world == 1:
+            arguments = {**arguments, "shard": Shard(self.rank, self.world)}
+        return plan_chosen(
+            self.ids, self.weights, self.uses, self.cached, even_weights=self.even_batches, **arguments
         )
-        return plan.with_mean_weight_of_one() if self.even_batches else plan
 
     def steps(self, batch_size: int, drop_last: bool) -> int:
         """How many batches this rank's share has."""

@@ -146,7 +146,7 @@ class SamplerOrders:
         drawn = np.array([_integer(index) for index in iterator], dtype=np.int64)
         plan = self._plan = plan_of(drawn)
         for step in range(plan.steps):
-            indices = plan.ids[plan.rows(step)].tolist()
+            indices = plan.batch(step).ids.tolist()
             yield indices if self._batched else indices[0]
 
     def _go_back_to(self, between: SamplerState) -> None:

@@ -40,6 +40,11 @@ class Step(IntEnum):
     ROWS = 0xFFFFFFF8  # the order within a balanced batch
     LEFT_OUT = 0xFFFFFFF7  # what an incomplete last batch has
     RECOMPUTE = 0xFFFFFFF6  # which of equally old results are recomputed
+    ORDER = 0xFFFFFFF5  # of the samples of an epoch
+    CIRCLE = 0xFFFFFFF4  # the order in which results are recomputed
+    DEALT = 0xFFFFFFF3  # what is recomputed, to the ranks
+    FRESH_ORDER = 0xFFFFFFF2  # of a rank's samples that are recomputed in an epoch
+    CACHED_ORDER = 0xFFFFFFF1  # of the others
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
     CHOICE = 0xFFFE0000  # plus the number of the draw
 

@@ -13,7 +13,6 @@ Small orders are shuffled as a whole: a table of n entries, each of the n! order
 from __future__ import annotations
 
 from functools import lru_cache
-from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,10 @@ class KeyedPermutation:
             self._back = np.empty_like(self._table)
             self._back[self._table] = np.arange(size)
             return
-        self._bases = left, right = _digits(size)
+        # The right digit is one of a power of two, about √size; the two write few numbers beyond `size`.
+        self._right_bits = (size - 1).bit_length() // 2
+        right = 1 << self._right_bits
+        self._left_base = left = -(-size // right)
         pairs = 3 if size <= _FEW else 2
         drawn = counter_rng.split(key, np.arange(pairs * max(left, right)))
         rows = drawn.reshape(pairs, max(left, right))
@@ -66,7 +68,7 @@ class KeyedPermutation:
 
     def _mapped(self, numbers: _Numbers, *, back: bool) -> _Numbers:
         if self._table is not None:
-            mapped: _Numbers = (self._back if back else self._table)[numbers]
+            mapped: _Numbers = np.take(self._back if back else self._table, numbers)
             return mapped
         numbers = np.ascontiguousarray(numbers, dtype=np.int64)
         out = np.empty_like(numbers)
@@ -74,64 +76,49 @@ class KeyedPermutation:
         for start in range(0, len(numbers), _CHUNK):
             part = out[start : start + _CHUNK]
             once(numbers[start : start + _CHUNK], part)
-            while len(outside := np.flatnonzero(part >= self.size)):
+            while part.max() >= self.size:
+                outside = np.flatnonzero(part >= self.size)
                 again = part[outside]
                 once(again, again)
                 part[outside] = again
         return out
 
     def _forward_once(self, numbers: _Numbers, out: _Numbers) -> None:
-        left, right, shift, spare = self._split(numbers)
-        one, other = self._bases
+        bits, mask = self._right_bits, (1 << self._right_bits) - 1
+        left, right = numbers >> bits, numbers & mask
+        shift, spare = np.empty_like(left), np.empty_like(left)
         for to_left, to_right in self._rounds:
             np.take(to_left, right, out=shift, mode="clip")
-            _add(left, shift, one, spare)
+            left += shift
+            np.subtract(left, self._left_base, out=spare)
+            # As unsigned numbers, what is negative is the larger of the two.
+            np.minimum(left.view(np.uint64), spare.view(np.uint64), out=left.view(np.uint64))
             np.take(to_right, left, out=shift, mode="clip")
-            _add(right, shift, other, spare)
-        np.multiply(left, other, out=out)
-        out += right
+            right += shift
+            right &= mask
+        np.left_shift(left, bits, out=out)
+        out |= right
 
     def _backward_once(self, numbers: _Numbers, out: _Numbers) -> None:
-        left, right, shift, spare = self._split(numbers)
-        one, other = self._bases
+        bits, mask = self._right_bits, (1 << self._right_bits) - 1
+        left, right = numbers >> bits, numbers & mask
+        shift, spare = np.empty_like(left), np.empty_like(left)
         for to_left, to_right in reversed(self._rounds):
             np.take(to_right, left, out=shift, mode="clip")
-            _subtract(right, shift, other, spare)
+            right -= shift
+            right &= mask
             np.take(to_left, right, out=shift, mode="clip")
-            _subtract(left, shift, one, spare)
-        np.multiply(left, other, out=out)
-        out += right
-
-    def _split(self, numbers: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers, _Numbers]:
-        """The digits of numbers, and memory for two more arrays."""
-        left = numbers // self._bases[1]
-        spare = left * self._bases[1]
-        return left, numbers - spare, np.empty_like(left), spare
+            left -= shift
+            np.add(left, self._left_base, out=spare)
+            np.minimum(left.view(np.uint64), spare.view(np.uint64), out=left.view(np.uint64))
+        np.left_shift(left, bits, out=out)
+        out |= right
 
 
 @lru_cache(maxsize=64)
 def keyed_permutation(size: int, key: int) -> KeyedPermutation:
     """A permutation that is asked for again and again, made once."""
     return KeyedPermutation(size, key)
-
-
-def _add(digit: _Numbers, shift: _Numbers, base: int, spare: _Numbers) -> None:
-    digit += shift
-    np.subtract(digit, base, out=spare)
-    # As unsigned numbers, what is negative is the larger of the two.
-    np.minimum(digit.view(np.uint64), spare.view(np.uint64), out=digit.view(np.uint64))
-
-
-def _subtract(digit: _Numbers, shift: _Numbers, base: int, spare: _Numbers) -> None:
-    digit -= shift
-    np.add(digit, base, out=spare)
-    np.minimum(digit.view(np.uint64), spare.view(np.uint64), out=digit.view(np.uint64))
-
-
-def _digits(size: int) -> tuple[int, int]:
-    """Two bases whose product is `size` or just above."""
-    one = isqrt(size - 1) + 1
-    return one, -(-size // one)
 
 
 def _below(bound: int, drawn: NDArray[np.uint64]) -> list[_Numbers]:

@@ -54,9 +54,8 @@ class ReuseAccounting:
         self._views.count(yielded.ids, batch)
         if store is None or order.plan is None:
             return
-        if order.plan.last_uses is not None:
-            ended = order.plan.last_uses[order.plan.rows(order.step)]
-            store.drop(order.ids[ended], before=order.epoch + 1)
+        if order.last_uses is not None:
+            store.drop(order.ids[order.last_uses], before=order.epoch + 1)
         if redundant is not None:
             store.drop(redundant.superseded(order), before=order.epoch)
 

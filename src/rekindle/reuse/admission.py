@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rekindle.choose.refurbish_sequence import CostsOf
 from rekindle.core import counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.reuse.cache.admission_rule import MAX_FLAGS
@@ -17,9 +17,7 @@ from rekindle.reuse.split_search import few_samples, loadable_parts
 _LARGEST_OF = 8  # samples, by which it is judged how many fit
 
 
-def admit(
-    store: Store, split: Split, seed: int, costs: NDArray[np.float32] | None, *, stacklevel: int
-) -> float:
+def admit(store: Store, split: Split, seed: int, costs_of: CostsOf | None, *, stacklevel: int) -> float:
     """Have a store in memory keep the costliest samples, if not all fit; returns the share that fits.
 
     Of millions of samples, it is a random share: looking at the cost of each would take as long as an epoch.
@@ -36,8 +34,8 @@ def admit(
         store.admit_share(fit / size, seed)
     else:
         order = counter_rng.permutation(size, seed, 0)  # By chance: a folder begins with one class.
-        if costs is not None:
-            order = order[np.argsort(-costs[order], kind="stable")]
+        if costs_of is not None:
+            order = order[np.argsort(-costs_of(order), kind="stable")]
         wanted = np.zeros(size, dtype=bool)
         wanted[order[:fit]] = True
         store.admit(wanted)

@@ -9,12 +9,14 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose import Choice, EpochPlan, Refresh, plan_echo, plan_epoch
+from rekindle.choose import Choice, EpochPlan, EpochStart, Refresh, Shard, plan_echo, plan_epoch
 from rekindle.choose.batch_orders import PlanOf
 from rekindle.choose.duplicates.policy import DuplicatePolicy
-from rekindle.choose.echo_order import echo_plan, echoed_length
-from rekindle.choose.plan import batches_per_epoch, left_out_of
+from rekindle.choose.echo_order import echoed_length
+from rekindle.choose.echo_sequence import echo_plan
+from rekindle.choose.plan import batches_per_epoch
 from rekindle.choose.refresh_by_use import RefreshByUse
+from rekindle.choose.refurbish_sequence import CostsOf
 from rekindle.prepare.native import encoded_lengths
 from rekindle.reuse.settings import Echo, Refurbish
 
@@ -38,36 +40,49 @@ class ReusePlanning:
         self._dataset, self._reuse, self._seed, self._redundant = dataset, reuse, seed, redundant
         self._refresh: Refresh | None = None
         self._shared_refresh: Refresh | None = None
-        self._costs: NDArray[np.float32] | None = None
+        self._lengths: NDArray[np.int64] | None = None
 
     def follow(self, seed: int) -> None:
         """Plan as this seed says from now on."""
         self._seed, self._refresh, self._shared_refresh = seed, None, None
 
-    def plan_of(self, choice: Choice | None, layout: Layout) -> PlanOf:
-        """What plans an epoch: of all samples, or of those that were chosen."""
+    def plan_of(
+        self,
+        choice: Choice | None,
+        layout: Layout,
+        shard: Shard | None = None,
+        begun: tuple[int, EpochStart] | None = None,
+    ) -> PlanOf:
+        """What plans a rank's share of an epoch: of all samples, or of those that were chosen.
+
+        `begun` is an epoch, and where the rank starts in it, that was begun with another world or batch size.
+        """
         plan: Callable[..., EpochPlan] = plan_epoch if choice is None else choice.plan
+        share = shard or Shard()
+
+        def start(epoch: int) -> EpochStart | None:
+            return begun[1] if begun is not None and begun[0] == epoch else None
+
         redundant, dataset, seed, reuse = self._redundant, self._dataset, self._seed, self._reuse
         if choice is None and redundant is not None:
             plan = lambda **given: redundant.epochs.choice(given["epoch"]).plan(**given)  # noqa: E731
         if isinstance(reuse, Echo) and reuse.after != "batch":
             factor, buffer = reuse.factor, reuse.buffer
             return lambda epoch: plan_echo(
-                size=len(dataset), epoch=epoch, seed=seed, factor=factor, buffer=buffer, **layout
-            )
+                size=len(dataset), epoch=epoch, seed=seed, factor=factor, buffer=buffer, shard=share,
+                start=start(epoch), **layout,
+            )  # fmt: skip
         if not isinstance(reuse, Refurbish):
-            return lambda epoch: plan(size=len(dataset), epoch=epoch, seed=seed, **layout)
+            return lambda epoch: plan(
+                size=len(dataset), epoch=epoch, seed=seed, shard=share, start=start(epoch), **layout
+            )
         balance = reuse.balance is not None
-        costs = self.costs() if reuse.balance == "cost" else None
+        costs_of = self.costs_of() if reuse.balance == "cost" else None
         refresh, size = self.refresh(), len(dataset)
-        left_out = left_out_of(size, layout["batch_size"], layout["drop_last"])
-        if choice is None and redundant is None and left_out:
-            served = size - left_out
-            size = size if layout["shuffle"] else served  # In order, those behind the last batch never come.
-            refresh = Refresh(size, reuse.factor, seed, served)
         return lambda epoch: plan(
-            size=size, epoch=epoch, seed=seed, refresh=refresh, balance=balance, costs=costs, **layout
-        )
+            size=size, epoch=epoch, seed=seed, shard=share, start=start(epoch), refresh=refresh,
+            balance=balance, costs_of=costs_of, **layout,
+        )  # fmt: skip
 
     def refresh_by_use(self, shuffle: bool, batch_size: int, drop_last: bool) -> RefreshByUse | None:
         """What decides which of the samples that a method of importance chose are recomputed.
@@ -113,12 +128,14 @@ class ReusePlanning:
             self._refresh, self._shared_refresh = Refresh(size, self._reuse.factor, self._seed), None
         return self._refresh
 
-    def costs(self) -> NDArray[np.float32] | None:
-        """What each sample is predicted to cost, from the length of its file; None if that is not known."""
-        if self._costs is None or len(self._costs) != len(self._dataset):
-            lengths = encoded_lengths(self._dataset)
-            self._costs = None if lengths is None else (lengths + _FIXED_COST).astype(np.float32)
-        return self._costs
+    def costs_of(self) -> CostsOf | None:
+        """What samples are predicted to cost, from the lengths of their files; None if not known."""
+        if self._lengths is None or len(self._lengths) != len(self._dataset):
+            self._lengths = encoded_lengths(self._dataset)
+        lengths = self._lengths
+        if lengths is None:
+            return None
+        return lambda ids: (lengths[ids] + _FIXED_COST).astype(np.float32)
 
     def steps(self, plain: int, samples: int, batch_size: int, drop_last: bool) -> int:
         """How many batches an epoch has, that has `plain` without reuse."""

@@ -99,7 +99,7 @@ class ReuseSession:
             fingerprint="" if reuse.disk is None else self._fingerprint(reuse),
         )
         if reuse.disk is None:
-            self._fits = admit(store, halves, self._seed, self.planning.costs(), stacklevel=_WARN_AT)
+            self._fits = admit(store, halves, self._seed, self.planning.costs_of(), stacklevel=_WARN_AT)
         return WorkerView(halves, store)
 
     def _fingerprint(self, reuse: Refurbish) -> str:

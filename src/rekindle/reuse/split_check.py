@@ -14,6 +14,7 @@ from rekindle.reuse.compose_search import FoundCompose, copied
 from rekindle.reuse.diversity import view_hash
 from rekindle.reuse.recorded_calls import NAMED, ONE, Run
 from rekindle.reuse.split_dataset import ComposeSplit, cannot_split, steps_of
+from rekindle.reuse.split_search import few_samples
 
 _CHECKED = 4  # samples
 _SEEDS = 64
@@ -26,7 +27,7 @@ def check_split(dataset: Any, found: FoundCompose, first: list[Any], last: list[
     the same. Samples that cannot be loaded, or differ each time, show nothing.
     """
     dataset = copied(dataset)
-    for index in counter_rng.permutation(len(dataset), 0, 0)[:_CHECKED].tolist():
+    for index in few_samples(len(dataset), _CHECKED, 0):
         with generators_kept(GENERATORS):
             try:
                 whole = _whole(dataset, found, first, last, index)

@@ -107,7 +107,7 @@ class BadSamples:
         if all((bad.epoch, bad.id) != (other.epoch, other.id) for other in self.found):
             self.found.append(bad)
         seen = (order.step + 1) * len(order.indices)
-        epoch_size = seen if order.peers is None else len(order.peers)
+        epoch_size = seen if order.plan is None else order.plan.samples
         in_epoch = {other.id for other in self.found if other.epoch == bad.epoch}
         most = max(1, math.floor(self.budget * epoch_size))
         if len(in_epoch) > most:
@@ -129,8 +129,8 @@ def _substitute(seed: int, order: BatchOrder, row: int, attempt: int) -> Substit
     step = counter_rng.Step.SUBSTITUTE + attempt
     draw = int(counter_rng.seeds(seed, bad, turn, step)[0])
     own_turn = _SUBSTITUTES + (draw >> 2)
-    if order.peers is not None:
-        peer = int(order.peers[draw % len(order.peers)])
+    if order.plan is not None:
+        peer = order.plan.any_sample(draw)
         return Substitute(row, peer, peer, own_turn)
     choice = draw % (len(order.recent) + len(order.indices))
     if choice < len(order.recent):

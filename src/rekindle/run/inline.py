@@ -74,7 +74,7 @@ class Inline:
     def _announce(self, will_need: Callable[[Sequence[Index]], None], order: BatchOrder) -> None:
         """Let the dataset start to fetch this batch and, where there is a plan, the one after it."""
         plan, after = order.plan, order.step + 1
-        coming = [] if plan is None or after >= plan.steps else plan.ids[plan.rows(after)].tolist()
+        coming = [] if plan is None or after >= plan.steps else plan.batch(after).ids.tolist()
         with contextlib.suppress(Exception):  # The error shows when the samples are loaded.
             will_need(order.indices + coming)
 

@@ -67,7 +67,7 @@ def yielded(ready: SlotBatch | CollatedBatch) -> YieldedBatch:
     order = ready.order
     planned = _present(order.fresh, rows)
     recomputed = planned if ready.fresh is None else _reported(ready.fresh, len(order.indices), rows)
-    echoed = order.plan is not None and order.plan.last_uses is not None
+    echoed = order.last_uses is not None
     if not echoed and isinstance(order.generations, int):  # Repeated batches and streams: no plan knows.
         planned = recomputed
     fresh = planned if echoed else recomputed

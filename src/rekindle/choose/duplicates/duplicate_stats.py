@@ -32,19 +32,20 @@ class DuplicateStats:
     ) -> None:
         """Count a yielded batch; without substitution, `plain` or `scores` say what would be recomputed."""
         np.add.at(self._yielded, ids, 1)
-        plan = order.plan
-        if plan is None or plan.substituted_ids is None or plain is None:
+        plan, substituted_ids = order.plan, order.substituted_ids
+        if plan is None or substituted_ids is None or plain is None:
             return
         if plan is not self._plan or self._saved is None:
-            ids = plan.substituted_ids
+            rows = plan.all_rows()
+            ids = rows.ids if rows.substituted_ids is None else rows.substituted_ids
             if scores is None:
                 due = plain.generations(ids, plan.epoch) == plan.epoch
             else:
                 due = scores.made[ids] == scores.uses[ids] - 1
-            self._plan, self._saved = plan, reads_saved(plan, due)
-        rows = plan.rows(order.step)
-        self.substituted += int((plan.substituted_ids[rows] != plan.ids[rows]).sum())
-        self.reads_saved += int(self._saved[rows].sum())
+            self._plan, self._saved = plan, reads_saved(rows, due)
+        start = order.step * plan.batch_size
+        self.substituted += int((substituted_ids != order.ids).sum())
+        self.reads_saved += int(self._saved[start : start + len(order.ids)].sum())
 
     def inclusion(self, duplicates: NDArray[np.bool_]) -> dict[str, int]:
         """How many of the samples with near-duplicates were yielded how often."""

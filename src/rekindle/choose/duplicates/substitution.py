@@ -9,14 +9,14 @@ decides nothing, so the bytes are exact; and every member has its turn, so none 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.choose.batch_orders import BatchOrder
 from rekindle.choose.duplicates.group_turns import GroupTurns
-from rekindle.choose.plan import EpochPlan
+from rekindle.choose.planned_rows import PlannedRows
 from rekindle.choose.refresh_schedule import Refresh, first_of_each
 from rekindle.core.counter_rng import NEXT_DRAW
 
@@ -44,29 +44,29 @@ class SubstitutingRefresh(Refresh):
         """The turn after `turns` in which the result of each sample's unit is recomputed next."""
         return super().next_turns(self.group_turns.index.units[np.asarray(ids)], turns)
 
-    def substitute(self, plan: EpochPlan, turns: NDArray[np.int64] | int) -> EpochPlan:
-        """The plan with each sample replaced by the member whose result its unit uses.
+    def substitute(self, rows: PlannedRows, epoch: int, turns: NDArray[np.int64]) -> PlannedRows:
+        """The rows with each sample replaced by the member whose result its unit uses.
 
         Every row has a view of its own: the member's own row has the view it has without substitution.
         """
         units, sizes = self.group_turns.index.units, self.group_turns.index.sizes
-        planned, positions = plan.ids, self.group_turns.positions
+        planned, positions = rows.ids, self.group_turns.positions
         substitutes = self.group_turns.on_turn(planned, self.rounds(units[planned], turns))
         distances = (positions[planned] - positions[substitutes]) % sizes[planned]
         # A result is computed where it is used first, whichever row was balanced for that.
-        fresh = self.recomputed(planned, plan.generations == turns)
+        fresh = self.recomputed(planned, np.equal(rows.generations, turns))
         # A sample that occurs n times in the plan has n rows for each member's distance.
-        draws = plan.turns // NEXT_DRAW * sizes[planned] + distances
-        views = plan.epoch + draws * NEXT_DRAW
-        return replace(plan, ids=substitutes, substituted_ids=planned, turns=views, fresh=fresh)
+        draws = rows.turns // NEXT_DRAW * sizes[planned] + distances
+        views = epoch + draws * NEXT_DRAW
+        return rows._replace(ids=substitutes, substituted_ids=planned, turns=views, fresh=fresh)
 
 
-def reads_saved(plan: EpochPlan, due: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """For each row of such a plan 1 if its own sample would have been computed (`due`), less 1 if one is."""
-    assert plan.substituted_ids is not None
+def reads_saved(rows: PlannedRows, due: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """For each row of an epoch 1 if its own sample would have been computed (`due`), less 1 if one is."""
+    assert rows.substituted_ids is not None
     firsts = np.zeros(len(due), dtype=bool)  # A sample that occurs more than once is computed once.
-    firsts[np.unique(plan.substituted_ids, return_index=True)[1]] = True
-    saved: NDArray[np.int8] = (due & firsts).astype(np.int8) - plan.fresh.astype(np.int8)
+    firsts[np.unique(rows.substituted_ids, return_index=True)[1]] = True
+    saved: NDArray[np.int8] = (due & firsts).astype(np.int8) - rows.fresh.astype(np.int8)
     return saved
 
 

@@ -1,0 +1,104 @@
+"""The sequence of an epoch whose samples were chosen: arrays, as what was chosen is one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose.balanced_shuffle import balanced_order
+from rekindle.choose.draws import earlier_occurrences
+from rekindle.choose.plan import left_out_of
+from rekindle.choose.planned_rows import PlannedRows, constant
+from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.refurbish_sequence import CostsOf
+from rekindle.choose.shard import EpochLayout, Shard
+from rekindle.core import counter_rng
+
+_Numbers = NDArray[np.int64]
+
+
+class ArraySequence:
+    """Rows that are all there, as arrays."""
+
+    first_rank = 0
+
+    def __init__(self, rows: PlannedRows, epoch: int) -> None:
+        self._rows, self.epoch, self.length = rows, epoch, len(rows.ids)
+        self.period = max(self.length, 1)
+
+    def rows(self, first: int, count: int, stride: int) -> PlannedRows:
+        """The rows at `first`, `first + stride`, …"""
+        return self._rows.part(slice(first, first + count * stride, stride))
+
+
+def chosen_sequence(
+    ids: _Numbers,
+    weights: NDArray[np.float32],
+    uses: _Numbers,
+    cached: _Numbers | None,
+    *,
+    epoch: int,
+    seed: int,
+    shuffle: bool,
+    drop_last: bool,
+    layout: EpochLayout,
+    refresh: Refresh | None = None,
+    balance: bool = True,
+    costs_of: CostsOf | None = None,
+) -> ArraySequence:
+    """Chosen samples, shuffled or as they are, for ranks that take them in turn.
+
+    `weights` says what each counts for, and `uses` how often it was used before: by that, and not by epochs,
+    its cached result ages. `cached` are the generations that the rows use, where these do not follow from
+    `refresh`; −1 is none, for a row that is left out.
+    """
+    turns = _turns(ids, epoch)
+    if refresh is None:
+        order = counter_rng.permutation(len(ids), seed, epoch) if shuffle else np.arange(len(ids))
+        rows = PlannedRows(ids, epoch, turns, constant(np.bool_(True), len(ids)), weights)
+        return ArraySequence(rows.part(order), epoch)
+    generations = refresh.generations(ids, uses) if cached is None else cached
+    is_due = (generations == uses) | (generations < 0)
+    generations = np.where(is_due, uses, generations)
+    fresh = refresh.recomputed(ids, is_due)
+    last = np.empty(0, dtype=np.int64)  # the rows that are left out
+    left_out = left_out_of(len(ids), layout.batch_size, drop_last, Shard(world=layout.world))
+    if shuffle and left_out:
+        if cached is None:
+            last = refresh.spare_first(ids, uses, fresh)[:left_out]
+        else:
+            last = _without_result_first(cached, fresh, seed, epoch)[:left_out]
+    if not shuffle:
+        order = np.arange(len(ids))
+    elif not balance:
+        order = _without(counter_rng.permutation(len(ids), seed, epoch), last)
+    else:
+        costs = None if costs_of is None else costs_of(ids)
+        order = balanced_order(
+            fresh, layout.batch_size, seed=seed, epoch=epoch, costs=costs, world=layout.world, left_out=last
+        )
+    rows = PlannedRows(ids, generations, turns, is_due, weights).part(order)
+    parts = []
+    for rank in range(layout.world):  # A result is computed where it is used first, on each rank.
+        of_rank = slice(rank, None, layout.world)
+        own = rows.part(of_rank)
+        own = own._replace(fresh=refresh.recomputed(own.ids, own.fresh))
+        parts.append((of_rank, refresh.substitute(own, epoch, uses[order[of_rank]])))
+    return ArraySequence(PlannedRows.joined(parts), epoch)
+
+
+def _without_result_first(generations: _Numbers, fresh: NDArray[np.bool_], seed: int, epoch: int) -> _Numbers:
+    """Rows in the order in which they are left out: those without a result, those that have one, others."""
+    drawn = counter_rng.seeds(seed, np.arange(len(fresh)), epoch, counter_rng.Step.LEFT_OUT)
+    return np.lexsort((drawn, fresh, generations >= 0))
+
+
+def _without(order: _Numbers, left_out: _Numbers) -> _Numbers:
+    return order if not len(left_out) else order[~np.isin(order, left_out)]
+
+
+def _turns(ids: _Numbers, epoch: int) -> int | _Numbers:
+    """A turn for each row: occurrences are counted in `ids`, whichever order and rank they get."""
+    if np.bincount(ids).max(initial=0) <= 1:
+        return epoch
+    return epoch + earlier_occurrences(ids) * counter_rng.NEXT_DRAW

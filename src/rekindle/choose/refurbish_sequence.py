@@ -1,0 +1,163 @@
+"""The sequence of an epoch that reuses cached results: sharded by generation, in balanced batches.
+
+What an epoch recomputes is dealt to the ranks afresh, evenly and at random; until it is recomputed again, it
+stays with the rank that computed it, whose cache has it. For that, the visits between two boundaries of the
+schedule are put in a random order, drawn anew for every stretch of visits, and visit v belongs to rank
+v mod world in that order. A window of an epoch begins and ends at boundaries, so each rank has every
+`world`-th of its visits: as many as the others, give or take one, of what is recomputed as of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.choose.balanced_shuffle import BalancedShuffle, evened_out
+from rekindle.choose.planned_rows import PlannedRows, constant
+from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.shard import EpochLayout
+from rekindle.core import counter_rng
+from rekindle.core.keyed_permutation import KeyedPermutation, keyed_permutation
+
+_Numbers: TypeAlias = NDArray[np.int64]
+CostsOf: TypeAlias = Callable[[_Numbers], NDArray[np.float32]]  # what some samples cost to compute
+_COST_WINDOW = 64  # batches whose costs are evened out together
+
+
+class RefurbishSequence:
+    """All samples that an epoch serves, laid out for the ranks that it is begun with.
+
+    `balance` gives every batch the same share of samples to recompute; with `costs_of`, of their costs.
+    """
+
+    def __init__(
+        self,
+        refresh: Refresh,
+        epoch: int,
+        layout: EpochLayout,
+        *,
+        balance: bool = True,
+        costs_of: CostsOf | None = None,
+    ) -> None:
+        self.epoch, self._refresh, self._world = epoch, refresh, layout.world
+        self.length = refresh.size if refresh.served is None else refresh.served
+        # A row that is repeated is one of the same rank.
+        whole = self.length // self._world * self._world
+        self.period = whole or max(self.length, 1)
+        self._window = refresh.window(epoch)
+        self.first_rank = self._window.oldest % self._world
+        self._batch_size, self._balance, self._costs_of = layout.batch_size, balance, costs_of
+        self._boundaries = refresh.boundaries(epoch) if self._world > 1 and self.length else []
+        self._of_rank = lru_cache(maxsize=None)(self._share)
+
+    def rows(self, first: int, count: int, stride: int) -> PlannedRows:
+        """The rows at `first`, `first + stride`, …"""
+        if stride == self._world:
+            visits = self._visits(first % self._world, first // self._world + np.arange(count))
+        else:
+            positions = first + stride * np.arange(count)
+            numbers, own = np.divmod(positions, self._world)
+            visits = np.empty(count, dtype=np.int64)
+            for one in np.unique(own).tolist():
+                here = own == one
+                visits[here] = self._visits(one, numbers[here])
+        ids, generations = self._refresh.samples_of(visits), self._refresh.generations_of(visits)
+        fresh = visits >= self._window.fresh
+        return PlannedRows(ids, generations, self.epoch, fresh, constant(np.float32(1), count))
+
+    def _visits(self, own: int, numbers: _Numbers) -> _Numbers:
+        """The visits of a rank's rows, of the one that has row `own` of the sequence."""
+        share = self._of_rank(own)
+        if not self._balance:
+            return self._undealt(share.first_cached + self._world * share.cached_order.forward(numbers))
+        shuffle = share.shuffle
+        is_fresh, places = shuffle.places(numbers)
+        visits = np.empty(len(numbers), dtype=np.int64)
+        rows = np.flatnonzero(is_fresh)
+        if self._costs_of is None:
+            visits[rows] = self._fresh_visits(share, places[rows])
+        else:
+            visits[rows] = self._by_cost(share, numbers, places[rows])
+        rows = np.flatnonzero(~is_fresh)
+        cached = share.cached_order.forward(places[rows])
+        visits[rows] = self._undealt(share.first_cached + self._world * cached)
+        return visits
+
+    def _fresh_visits(self, share: _RankShare, places: _Numbers) -> _Numbers:
+        return self._undealt(share.first_fresh + self._world * share.fresh_order.forward(places))
+
+    def _by_cost(self, share: _RankShare, numbers: _Numbers, places: _Numbers) -> _Numbers:
+        """The same with the costs of batches evened out, in windows of batches."""
+        if not len(places):
+            return places
+        assert self._costs_of is not None
+        rows = self._batch_size * _COST_WINDOW
+        windows = range(int(numbers.min()) // rows, int(numbers.max()) // rows + 1)
+        found = []
+        for window in windows:
+            batches = np.arange(window * _COST_WINDOW, (window + 1) * _COST_WINDOW + 1)
+            bounds = share.shuffle.fresh_before(batches)
+            visits = self._fresh_visits(share, np.arange(bounds[0], bounds[-1]))
+            costs = self._costs_of(self._refresh.samples_of(visits))
+            found.append(visits[evened_out(costs, bounds[1:] - bounds[0])])
+        before = share.shuffle.fresh_before(np.array([windows[0] * _COST_WINDOW]))
+        evened: _Numbers = np.concatenate(found)[places - before[0]]
+        return evened
+
+    def _undealt(self, dealt: _Numbers) -> _Numbers:
+        """The visits that stand at positions of the order in which they are dealt to ranks."""
+        if self._world == 1:
+            return dealt
+        if len(dealt) == 0:
+            return dealt
+        starts = np.array(self._boundaries[:-1])
+        parts = np.searchsorted(starts, dealt, side="right") - 1
+        for part, (start, stop) in enumerate(pairwise(self._boundaries)):
+            here = parts == part
+            if here.any():
+                order = _dealt_order(self._refresh.seed, start, stop)
+                dealt[here] = start + order.forward(dealt[here] - start)
+        return dealt
+
+    def _share(self, own: int) -> _RankShare:
+        """What the rank has that comes `own` rows after the first."""
+        world, epoch, refresh = self._world, self.epoch, self._refresh
+        oldest, fresh_from, end = self._window
+        rank = (own + self.first_rank) % world
+        first_cached = oldest + own
+        first_fresh = fresh_from + (rank - fresh_from) % world
+        count, fresh = (len(range(first, end, world)) for first in (first_cached, first_fresh))
+        cached = count - fresh if self._balance else count
+
+        def key(step: counter_rng.Step) -> int:
+            return int(counter_rng.split(counter_rng.base(refresh.seed, step, epoch), rank)[0])
+
+        return _RankShare(
+            first_cached,
+            first_fresh,
+            BalancedShuffle(count, fresh, self._batch_size, key(counter_rng.Step.ROWS)),
+            KeyedPermutation(fresh, key(counter_rng.Step.FRESH_ORDER)),
+            KeyedPermutation(cached, key(counter_rng.Step.CACHED_ORDER)),
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _RankShare:
+    """The visits of a rank: every `world`-th from these on, and the orders in which they come."""
+
+    first_cached: int
+    first_fresh: int
+    shuffle: BalancedShuffle
+    fresh_order: KeyedPermutation
+    cached_order: KeyedPermutation
+
+
+def _dealt_order(seed: int, start: int, stop: int) -> KeyedPermutation:
+    """The order in which the visits from `start` up to `stop` are dealt to ranks."""
+    return keyed_permutation(stop - start, counter_rng.base(seed, counter_rng.Step.DEALT, start))
