@@ -34,6 +34,12 @@ settings.load_profile("rekindle")
 ALONE = Path(__file__).parent / "alone"
 
 
+# Files that take longest: the last file to start should be a short one.
+FIRST = ("test_site", "test_examples", "test_closing", "test_against_torch", "test_combinations")
+# Files that import large libraries, which make every later fork of their process take longer.
+LAST = ("test_documentation", "test_timm_steps", "test_frameworks", "test_resumed_parts")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _cheap_forks() -> None:
     use_huge_pages()
@@ -51,3 +57,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert " at 0x" not in item.nodeid, f"{item.nodeid} has another name each time: give it `ids=named`"
         if ALONE in item.path.parents:
             item.add_marker(pytest.mark.alone)
+    items.sort(key=lambda item: (item.path.stem not in FIRST, item.path.stem in LAST))

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 import rekindle as rk
+from covering import each_pair, each_value
 from same import digest
 
 
@@ -82,9 +83,9 @@ def indices(batches):
     return [batch[0][:, 0].int().tolist() for batch in batches]
 
 
-@pytest.mark.parametrize("runner", list(RUNNERS)[1:])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["skip", "substitute"])
+@pytest.mark.parametrize(
+    ("runner", "kind", "on_error"), each_pair(list(RUNNERS)[1:], KINDS, ["skip", "substitute"])
+)
 def test_batches_are_the_same_for_any_workers(on_error, kind, runner):
     def two_epochs(runner):
         loader = make(on_error, **KINDS[kind], **RUNNERS[runner])
@@ -157,9 +158,11 @@ def test_substitutes_differ_from_epoch_to_epoch():
     assert len(stand_ins) > 2
 
 
-@pytest.mark.parametrize("on_error", ["skip", "substitute"])
-@pytest.mark.parametrize(("saved_with", "loaded_with"), [(0, 2), (2, 0)])
-def test_bad_samples_are_the_same_after_a_resume(on_error, saved_with, loaded_with):
+@pytest.mark.parametrize(
+    ("workers", "on_error"), each_value([(0, 2), (2, 0)], ["skip", "substitute"]), ids=str
+)
+def test_bad_samples_are_the_same_after_a_resume(on_error, workers):
+    saved_with, loaded_with = workers
     straight = make(on_error)
     expected = list(straight)
     for k in (0, 1, 4, 11, len(expected) - 1, len(expected)):
@@ -183,8 +186,9 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(runner):
     assert [one.id for one in loader.report().bad_samples] == list(bad)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("bad", [range(8), range(56, 64), range(0, 64, 8)])
+@pytest.mark.parametrize(
+    ("runner", "bad"), each_value(RUNNERS, [range(8), range(56, 64), range(0, 64, 8)]), ids=str
+)
 def test_a_first_or_last_batch_of_bad_samples_does_no_harm(bad, runner):
     skipping = make("skip", SomeBad(bad, 64), shuffle=False, error_budget=1, **RUNNERS[runner])
     good = [index for index in range(64) if index not in bad]
@@ -236,8 +240,7 @@ def test_raise_keeps_the_type_and_names_the_sample(runner):
     assert "sample 17" in text
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("on_error", ["skip", "substitute"])
+@pytest.mark.parametrize(("runner", "on_error"), each_value(RUNNERS, ["skip", "substitute"]))
 def test_the_report_lists_ids_and_reasons(on_error, runner):
     loader = make(on_error, **RUNNERS[runner])
     list(loader)
@@ -272,8 +275,7 @@ def failing_at(loader):
     return count, None
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("on_error", ["skip", "substitute"])
+@pytest.mark.parametrize(("runner", "on_error"), each_value(RUNNERS, ["skip", "substitute"]))
 def test_one_percent_may_be_bad_by_default(on_error, runner):
     def run(bad):
         dataset = Plain(bad, 300)
@@ -342,8 +344,7 @@ def test_when_no_substitute_can_be_made_there_is_an_error_and_no_hang(runner):
             break
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("runner", "batch_size"), each_value(RUNNERS, [1, 4]))
 def test_a_users_sampler_goes_with_substitutes(runner, batch_size):
     loader = rk.DataLoader(
         Plain([3]),
@@ -426,8 +427,11 @@ def test_an_exception_that_cannot_be_sent_is_told_in_words(dataset, runner):
     assert "Traceback" in str(caught.value)
 
 
-@pytest.mark.parametrize("dataset", STRANGE, ids=lambda dataset: type(dataset).__name__)
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    ("runner", "dataset"),
+    each_value(RUNNERS, STRANGE),
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_an_exception_that_cannot_be_sent_can_be_skipped(dataset, runner):
     loader = rk.DataLoader(dataset, 4, on_error="skip", **RUNNERS[runner])
     got = [index for batch in loader for index in batch.tolist()]

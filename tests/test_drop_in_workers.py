@@ -1,6 +1,5 @@
 """Side by side with torch's DataLoader: streams, workers and what goes wrong in them."""
 
-import itertools
 import multiprocessing
 import os
 import random
@@ -16,6 +15,7 @@ from torch.utils.data import (
 )
 
 import rekindle as rk
+from covering import each_value
 from same import same
 from torch_datasets import (
     WORKERS,
@@ -42,14 +42,17 @@ from torch_datasets import (
 
 @WORKERS
 @pytest.mark.parametrize(
-    ("batch_size", "drop_last"), [(None, False), *itertools.product([1, 3, 10, 30], [False, True])]
+    ("batch_size", "drop_last"), [(None, False), *each_value([1, 3, 10, 30], [False, True])]
 )
 def test_a_stream_is_batched_as_torch_does(batch_size, drop_last, num_workers):
     assert_same_epochs(Stream(), batch_size=batch_size, drop_last=drop_last, num_workers=num_workers)
 
 
-@pytest.mark.parametrize("sizes", [(11, 4), (4, 11), (0, 5), (5, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("batch_size", [None, 2, 3])
+@pytest.mark.parametrize(
+    ("sizes", "batch_size"),
+    each_value([(11, 4), (4, 11), (0, 5), (5, 0), (0, 0)], [3, None, 2]),
+    ids=str,
+)
 def test_uneven_shares_of_workers_are_dealt_as_torch_does(sizes, batch_size):
     assert_same_epochs(Sharded(sizes), batch_size=batch_size, num_workers=2)
 

@@ -2,15 +2,19 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import pickle
 import random
 import re
 import runpy
+import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import benchmarks.torchvision_on_cpu  # noqa: F401 - Lightning and timm import torchvision
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -34,8 +38,41 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
+def run_forked(tmp_path):
+    """Runs a script in forks of this process, one a rank, as it brings libraries; gives what they print."""
+
+    def play(name, arguments, environment, output):
+        os.chdir(tmp_path)
+        os.environ.update(environment)
+        with output.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        warnings.resetwarnings()
+        sys.argv = [name, *map(str, arguments)]
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+    def run_script(name, *arguments, ranks=({},)):
+        fork = multiprocessing.get_context("fork")
+        outputs = [tmp_path / f"output of rank {rank}" for rank in range(len(ranks))]
+        processes = [
+            fork.Process(target=play, args=(name, arguments, environment, output))
+            for environment, output in zip(ranks, outputs, strict=True)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        printed = [output.read_text() for output in outputs]
+        assert [process.exitcode for process in processes] == [0] * len(ranks), printed[0][-4000:]
+        return "".join(printed)
+
+    return run_script
+
+
+@pytest.fixture
 def run_alone(tmp_path):
-    """Runs a script in a process of its own, as it brings libraries or starts processes; gives its output."""
+    """Runs a script as from a shell, in a process of its own; gives what it prints."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(
@@ -111,8 +148,14 @@ def test_cifar10(run, tmp_path):
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-def test_ddp(run_alone):
-    printed = run_alone("ddp.py", start=TORCHRUN)
+def test_ddp(run_forked):
+    """With the environment that torchrun gives; the slow test below has torchrun itself."""
+    with socket.socket() as meeting:  # It keeps the port for rank 0, as it does not listen itself.
+        meeting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        meeting.bind(("127.0.0.1", 0))
+        port = str(meeting.getsockname()[1])
+        together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        printed = run_forked("ddp.py", ranks=[{**together, "RANK": n, "LOCAL_RANK": n} for n in "01"])
     assert re.findall(r"(\d+) samples", printed) == ["1000"] * 3
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
 
@@ -127,8 +170,8 @@ def test_ddp_resumes_in_the_middle_of_an_epoch(run_alone):
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
 
 
-def test_lightning(run_alone):
-    printed = run_alone("with_lightning.py", "--steps", 100)
+def test_lightning(run_forked):
+    printed = run_forked("with_lightning.py", "--steps", 100)
     assert re.findall(r"(\d+) samples,", printed) == ["2000"] * 2
     assert losses(printed)[-1] < losses(printed)[0]
 
@@ -145,9 +188,9 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(run_alone):
     assert re.findall(r"(\d+) samples,", printed) == ["400", "2000"]
 
 
-def test_accelerate_resumes_in_the_middle_of_an_epoch(run_alone):
-    assert run_alone("with_accelerate.py", "--stop-after", 25) == ""
-    printed = run_alone("with_accelerate.py", "--resume")
+def test_accelerate_resumes_in_the_middle_of_an_epoch(run_forked):
+    assert run_forked("with_accelerate.py", "--stop-after", 25) == ""
+    printed = run_forked("with_accelerate.py", "--resume")
     # Of 30 steps an epoch, the checkpoint has twenty.
     assert re.findall(r"(\d+) steps", printed) == ["10", "30", "30", "30"]
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
@@ -166,8 +209,8 @@ def test_datasets(run_alone, tmp_path):
     assert losses(printed)[-1] < 0.3 * losses(printed)[0]
 
 
-def test_timm(run_alone, folder):
-    printed = run_alone("with_timm.py", folder, "--model", "resnet10t", "--size", 64, "--batch-size", 8)
+def test_timm(run_forked, folder):
+    printed = run_forked("with_timm.py", folder, "--model", "resnet10t", "--size", 64, "--batch-size", 8)
     assert len(losses(printed)) == 3
     assert losses(printed)[-1] < losses(printed)[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import jpegs
 from rekindle.errors import FormatError
 from rekindle.fetch import open_source
@@ -273,18 +274,3 @@ def test_labels_are_looked_for_near_the_images_first(
     start = None if labels is None else 10 * others.index(labels)
     expected = [-1] * 3 if start is None else [start, start + 1, start + 2]
     assert rk.open(tmp_path / "a.h5").targets == expected
-
-
-def test_packages_are_found_where_this_process_finds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by PYTHONPATH; where they cannot be imported, the error says so, not that the file is corrupt."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["images"] = pixels(3, 4, 5, 3)
-    (tmp_path / "packages").mkdir()
-    (tmp_path / "packages/h5py.py").write_text("raise ImportError('this h5py is of no use')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    with pytest.raises(rk.ArgumentError, match="did not start: ImportError: this h5py is of no use"):
-        rk.open(tmp_path / "a.h5")
-    monkeypatch.delenv("PYTHONPATH")
-    assert len(rk.open(tmp_path / "a.h5")) == 3

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import CLASSES, ENDINGS, jpegs, pack
 from photographs import photographs
 from rekindle.core.directory import MARKER

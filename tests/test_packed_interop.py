@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import CLASSES, jpegs, pack
 from rekindle.fetch import open_source
 

@@ -11,6 +11,7 @@ import fsspec
 import pytest
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import pack as pack_samples
 from rekindle.core.atomic_file import AtomicFile, AtomicFolder
 from rekindle.core.directory import Directory

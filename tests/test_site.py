@@ -22,6 +22,7 @@ from PIL import Image
 from sphinx.util.inventory import InventoryFile
 
 import rekindle as rk
+from covering import each_value
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = [
@@ -34,7 +35,10 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
 )
 pytestmark = pytest.mark.timeout(900)  # On a busy machine, the pages take minutes to build.
-DARK, LIGHT = "--blink-settings=preferredColorScheme=0", "--blink-settings=preferredColorScheme=1"
+SCHEMES = {
+    "dark": "--blink-settings=preferredColorScheme=0",
+    "light": "--blink-settings=preferredColorScheme=1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +196,11 @@ def test_a_browser_shows_the_reference_with_its_entries(address, tmp_path):
     ("asked", "found"),
     [
         ("Refurbish", "reference/reuse.html#rekindle.Refurbish"),
-        ("RandAugment", "reference/transforms.html#rekindle.transforms.RandAugment"),
-        ("near-duplicates", "near-duplicates.html"),
+        pytest.param(
+            *("RandAugment", "reference/transforms.html#rekindle.transforms.RandAugment"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("near-duplicates", "near-duplicates.html", marks=pytest.mark.slow),
     ],
 )
 def test_the_search_finds_it(address, tmp_path, asked, found):
@@ -203,13 +210,13 @@ def test_the_search_finds_it(address, tmp_path, asked, found):
     assert f'href="{found}' in results[1]
 
 
-@pytest.mark.parametrize(("scheme", "is_dark"), [(LIGHT, False), (DARK, True)], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["index", "how-it-works"])
-def test_pages_and_their_pictures_are_light_or_dark_as_the_reader_has_it(
-    address, tmp_path, name, scheme, is_dark
-):
+@pytest.mark.parametrize(("name", "scheme"), each_value(["index", "how-it-works"], ["light", "dark"]))
+def test_pages_and_their_pictures_are_light_or_dark_as_the_reader_has_it(address, tmp_path, name, scheme):
+    is_dark = scheme == "dark"
     shot = tmp_path / "shot.png"
-    browse(f"{address}/{name}.html", tmp_path, scheme, "--window-size=1200,900", f"--screenshot={shot}")
+    browse(
+        f"{address}/{name}.html", tmp_path, SCHEMES[scheme], "--window-size=1200,900", f"--screenshot={shot}"
+    )
     pixels = np.asarray(Image.open(shot).convert("L"), dtype=float)
     right_half = pixels[:, 600:]  # beside the navigation: text, and the picture
     assert (np.median(pixels) < 60) == is_dark

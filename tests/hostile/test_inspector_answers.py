@@ -1,7 +1,12 @@
 """Whatever the process answers that HDF5's library runs in, what cannot be of the file is an error."""
 
+from pathlib import Path
+
+import h5py
+import numpy as np
 import pytest
 
+import rekindle as rk
 from fuzz.inspector_answers import FakeProcess, answers
 from rekindle.errors import FormatError
 from rekindle.fetch.packed.hdf5.index import index_hdf5
@@ -75,3 +80,18 @@ def test_an_answer_as_the_process_gives_it_is_taken() -> None:
         if b"unsupported" not in printed and b"corrupt" not in printed:
             inspect(printed, table)
     checked_answer({"classes": None, "sample_labels": [None, "a", 3]})
+
+
+def test_packages_are_found_where_this_process_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by PYTHONPATH; where they cannot be imported, the error says so, not that the file is corrupt."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.zeros((3, 4, 5, 3), np.uint8)
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/h5py.py").write_text("raise ImportError('this h5py is of no use')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    with pytest.raises(rk.ArgumentError, match="did not start: ImportError: this h5py is of no use"):
+        rk.open(tmp_path / "a.h5")
+    monkeypatch.delenv("PYTHONPATH")
+    assert len(rk.open(tmp_path / "a.h5")) == 3
