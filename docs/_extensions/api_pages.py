@@ -41,7 +41,7 @@ PAGES = {
         "Datasets",
         "Images in folders, packed files, object stores and memory. The guides: :doc:`../images`, "
         ":doc:`../packing`, :doc:`../formats`.",
-        ["open", "ImageDataset", "ArrayImages", "Limits", "RemoteOptions"],
+        ["open", "ImageDataset", "ArrayImages", "Limits", "RemoteOptions", "SharedList"],
     ),
     "reuse": Page(
         "Reuse",

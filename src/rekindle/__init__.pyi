@@ -14,6 +14,7 @@ from .choose.importance.selective_backprop import SelectiveBackprop
 from .choose.importance.uniform import Uniform
 from .choose.scores import Scores
 from .core.limits import Limits
+from .core.shared_list import SharedList
 from .errors import (
     ArgumentError,
     BadSamplesError,
@@ -84,6 +85,7 @@ __all__ = [
     "Scores",
     "SelectionViaProxy",
     "SelectiveBackprop",
+    "SharedList",
     "StateError",
     "Uniform",
     "VerifyResult",

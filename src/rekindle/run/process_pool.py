@@ -16,10 +16,11 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
 from rekindle.core.process_state import is_stopped
+from rekindle.run.fork_server import preload_workers
 from rekindle.run.job import Job
 from rekindle.run.messages import Done, Event, MapSlot, ToWorker, UnmapSlots, WorkerDied
 from rekindle.run.nonblocking_pipe import NonblockingPipe, open_pipe
-from rekindle.run.sent_job import UNGUARDED, check_main_can_be_imported, unguarded
+from rekindle.run.sent_job import UNGUARDED, SentJob, check_main_can_be_imported, unguarded
 from rekindle.run.slots import Slot, SlotPool
 from rekindle.run.unit_gate import NOT_ALONE
 from rekindle.run.worker_process import engine_ends, new_process
@@ -58,9 +59,13 @@ class ProcessPool:
     ) -> None:
         self.size = job.workers
         self.waiting = False
-        self._job, self._base_seed, self._slots = job, base_seed, slots
+        self._base_seed, self._slots = base_seed, slots
         self._context = context or multiprocessing.get_context()
-        check_main_can_be_imported(job, self._context.get_start_method())
+        start_method = self._context.get_start_method()
+        check_main_can_be_imported(job, start_method)
+        self._sent = SentJob(job)
+        if start_method == "forkserver":
+            preload_workers()
         self._status = Slot(-1, 8 * self.size)
         self._status_rows = self._status.array.data.cast("q")
         self._selector = selectors.DefaultSelector()
@@ -87,7 +92,7 @@ class ProcessPool:
         pipes = [ours for ours, _ in ends.values()]
         engine_ends.update(pipes)
         theirs = {number: end for number, (_, end) in ends.items()}
-        process = new_process(self._context, self._job, theirs, self._base_seed)
+        process = new_process(self._context, self._sent, theirs, self._base_seed)
         try:
             process.start()
         except BaseException as error:

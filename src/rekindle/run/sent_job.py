@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import sys
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 
 from rekindle.errors import WorkerError
 from rekindle.run.job import Job
+from rekindle.run.shared_parts import SharedParts, StandInParts, unpickled
 
 # How a worker ends that, on importing the script, finds itself starting workers.
 UNGUARDED = 78
@@ -22,26 +21,34 @@ _ADVICE = (
 
 
 class SentJob:
-    """A job for a worker: forked with it, or pickled apart, so that the worker can report what fails."""
+    """A job for a worker: forked with it, or pickled apart, so that the worker can report what fails.
+
+    What the dataset has of long lists and large arrays is in memory that all workers share.
+    """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
+        self._job, self._shared = job, SharedParts(job)
 
-    def __reduce__(self) -> tuple[Callable[[bytes, str], PickledJob], tuple[bytes, str]]:
-        return PickledJob, (bytes(ForkingPickler.dumps(self.job)), _name(self.job.dataset))
+    def receive(self) -> Job:
+        """The job, in a worker that was forked."""
+        self._shared.put_in_place()
+        return self._job
+
+    def __reduce__(self) -> tuple[Callable[..., PickledJob], tuple[object, ...]]:
+        pickled, stand_ins = self._shared.pickled(self._job)
+        return PickledJob, (pickled, _name(self._job.dataset), stand_ins)
 
 
 class PickledJob:
     """The same as it arrives in a worker that was not forked."""
 
-    def __init__(self, pickled: bytes, dataset: str) -> None:
-        self._pickled, self._dataset = pickled, dataset
+    def __init__(self, pickled: bytes, dataset: str, stand_ins: list[StandInParts]) -> None:
+        self._pickled, self._dataset, self._stand_ins = pickled, dataset, stand_ins
 
-    @property
-    def job(self) -> Job:
+    def receive(self) -> Job:
         """The job; WorkerError if something that it consists of cannot be found here."""
         try:
-            job: Job = pickle.loads(self._pickled)
+            job: Job = unpickled(self._pickled, self._stand_ins)
         except Exception as error:
             raise WorkerError(
                 f"a worker process cannot unpickle the dataset {self._dataset} and what belongs to it: "

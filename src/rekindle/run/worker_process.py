@@ -32,10 +32,9 @@ from numpy.typing import NDArray
 from rekindle.core.memfd import map_file
 from rekindle.core.process_state import end_with_parent, is_running
 from rekindle.run.caching_loader import sample_loader
-from rekindle.run.job import Job
 from rekindle.run.messages import FromWorker, MapSlot, Ready, StartFailed, ToWorker
 from rekindle.run.nonblocking_pipe import NonblockingPipe
-from rekindle.run.sent_job import SentJob
+from rekindle.run.sent_job import PickledJob, SentJob
 from rekindle.run.unit_gate import UnitGate
 from rekindle.run.worker import Worker
 from rekindle.run.worker_exception import worker_exception
@@ -99,19 +98,23 @@ class PipeChannel:
             os._exit(0)
 
 
-def new_process(context: BaseContext, job: Job, lines: dict[int, Connection], base_seed: int) -> BaseProcess:
+def new_process(
+    context: BaseContext, sent: SentJob, lines: dict[int, Connection], base_seed: int
+) -> BaseProcess:
     """A process, not started yet, for the workers of these numbers, each with its end of a pipe."""
     started_by = StartedBy.now(context)
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=run_workers,
-        args=(SentJob(job), lines, base_seed, started_by),
+        args=(sent, lines, base_seed, started_by),
         daemon=True,
         name=f"rekindle-worker-{min(lines)}",
     )
     return process
 
 
-def run_workers(sent: SentJob, lines: dict[int, Connection], base_seed: int, started_by: StartedBy) -> None:
+def run_workers(
+    sent: SentJob | PickledJob, lines: dict[int, Connection], base_seed: int, started_by: StartedBy
+) -> None:
     """What a worker process runs from its start to its end."""
     started_by.end_with_it()
     for end in engine_ends:
@@ -130,7 +133,7 @@ def run_workers(sent: SentJob, lines: dict[int, Connection], base_seed: int, sta
     # The status of all workers, in which each writes the row that it is loading: the first message there is.
     status = _receive_memory(lines[first], lines[first].recv().nbytes).data.cast("q")
     try:
-        job = sent.job
+        job = sent.receive()
         seed_worker(job, first, base_seed)
         if job.worker_init_fn is not None:
             job.worker_init_fn(first)

@@ -1,0 +1,365 @@
+"""Long lists and large arrays of a dataset are shared by all workers, and its code cannot tell."""
+
+import copy
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, Subset
+
+import rekindle as rk
+from rekindle.core import list_stand_in
+from rekindle.core.attribute_uses import may_reach_any_attribute, used_otherwise
+from rekindle.core.list_stand_in import ListStandIn, MutableStandIn
+from rekindle.core.long_lists import long_lists
+from rekindle.core.plain_values import plain_values
+from rekindle.core.shared_list import SharedRows
+from rekindle.run import private_arrays
+from rekindle.run.private_arrays import ArrayFile, private_array
+
+ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 80), 1 << 80)
+    | st.floats(allow_nan=True)
+    | st.text(st.characters(codec="utf-8") | st.characters(categories=["Cs"]))
+    | st.binary()
+)
+PLAIN = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(ATOMS.filter(lambda key: key == key), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def same(one, other):
+    """Equal, of the same classes, all the way down: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return repr(one) == repr(other)
+    if isinstance(one, dict):
+        return same([*one.items()], [*other.items()])
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@settings(max_examples=40)
+@given(st.lists(PLAIN, max_size=8))
+def test_a_shared_list_gives_equal_values_of_the_same_classes(values):
+    shared = rk.SharedList(values)
+    assert len(shared) == len(values)
+    assert same([*shared], values)
+    assert same(shared[1:-1], values[1:-1])
+    assert same([shared[-1 - number] for number in range(len(values))], values[::-1])
+    assert same([*pickle.loads(pickle.dumps(shared))], values)
+
+
+@pytest.mark.parametrize("value", [np.float32(1), np.ones(2), bytearray(b"a"), {1}, object(), math])
+def test_a_shared_list_refuses_what_is_not_plain(value):
+    with pytest.raises(rk.ArgumentError, match="SharedList holds"):
+        rk.SharedList([value])
+
+
+class OfStr(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value", [OfStr("a"), np.int64(1), bytearray(b"a"), ([1, {2: OfStr("a")}],), {(1,): 2}]
+)
+def test_only_exactly_plain_classes_are_plain(value):
+    assert plain_values([value]) is None
+
+
+def test_what_has_a_second_owner_is_not_shared_if_it_can_be_changed():
+    record, row = {"a": 1}, ([1],)
+    assert plain_values([{"a": 1}, {"a": [1]}, ([1], 2)]) is not None
+    for values in ([record], [{"a": record}], [(record,)], [row, row]):
+        assert plain_values(values) is None
+    text = ("a", 1)
+    assert plain_values([text, text]) is not None
+
+
+def stand_in(values, kind=ListStandIn):
+    return kind(SharedRows.of(values, len(values)))
+
+
+def test_a_stand_in_reads_as_a_list_does():
+    values = [("a", 1), ("b", 2), None]
+    found = stand_in(values)
+    assert found[np.int64(1)] == ("b", 2)
+    assert ("a", 1) in found
+    assert 3 not in found
+    assert type(copy.deepcopy(found)) is list
+    assert pickle.loads(pickle.dumps(found)) == values
+    for index in (3, -4, "a", 1.0):
+        with pytest.raises((IndexError, TypeError)) as expected:
+            values[index]
+        with pytest.raises(type(expected.value)) as raised:
+            found[index]
+        assert str(raised.value) == str(expected.value)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["set", "append", "hold", "drop"]), st.integers(0, 7)), max_size=60
+)
+
+
+@settings(max_examples=40)
+@given(STEPS)
+def test_a_change_of_an_element_lasts_as_it_does_in_a_list(steps):
+    values = [{"n": number, "tags": ["a"]} for number in range(8)]
+    found, held = stand_in(values, MutableStandIn), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(list_stand_in, "_MOST_LENT", 2)
+        for step, number in steps:
+            if step == "set":
+                found[number]["n"] = values[number]["n"] = values[number]["n"] + 1
+            elif step == "append":  # to an inner list that is held while its owner is not
+                held.append((found[number]["tags"], values[number]["tags"]))
+                for tags in held[-1]:
+                    tags.append("b")
+            elif step == "hold":
+                held.append((found[number], values[number]))
+                assert found[number] is held[-1][0]
+            else:
+                held.clear()
+            for one, other in held:
+                assert one == other
+        assert [*found] == values
+
+
+class Uses:
+    """What may be done to `x`, and what may not."""
+
+    def item(self, i):
+        return self.x[i], self.x[-1], self.x[1:i], self.other.x[self.order[int(i)] % len(self.order)]["a"]
+
+    def length(self):
+        return len(self.x) + len(self.other.x)
+
+    def tests(self):
+        return [a for a in self.x if a] if self.x and 3 in self.x else None
+
+    def replaced(self):
+        self.x = []
+
+
+class MoreUses:
+    def variable(self):
+        x = self.x
+        return x[0]
+
+    def returned(self):
+        return self.x
+
+    def method(self):
+        self.x.append(1)
+
+    def argument(self):
+        return sorted(self.x), len(self.x, self.x)
+
+    def stored(self):
+        self.x[0] = 1
+
+    def increased(self):
+        self.x[0] += 1
+
+    def deleted(self):
+        del self.x[0]
+
+    def inner(self):
+        return lambda: self.x
+
+    def compared(self):
+        return self.x == [1]
+
+    def added(self):
+        return self.x + [1]  # noqa: RUF005
+
+    def unpacked(self):
+        return [*self.x]
+
+    def as_index(self):
+        return self.y[self.x]
+
+    def undecided(self, i):
+        return self.x[0 if i else 1]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Uses) if not name.startswith("__")])
+def test_reading_items_is_proven(name):
+    assert used_otherwise(vars(Uses)[name], ["x"]) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in vars(MoreUses) if not name.startswith("__")])
+def test_any_other_use_is_not_proven(name):
+    assert used_otherwise(vars(MoreUses)[name], ["x"]) == {"x"}
+
+
+def test_code_that_may_use_any_attribute_is_recognised():
+    assert may_reach_any_attribute((lambda self, name: lambda: getattr(self, name)).__code__)
+    assert not may_reach_any_attribute((lambda self: self.x).__code__)
+
+
+class Files(Dataset):
+    def __init__(self, items, array=None):
+        self.items = self.alias = items
+        self.array = array
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return len(self.items[index]), 0 if self.array is None else float(self.array[index])
+
+
+class Escaping(Files):
+    def __getitem__(self, index):
+        return max(len(self.items), index)
+
+    def give(self):
+        return self.items
+
+
+SHORT = 10
+NAMES = [f"folder/{number}" for number in range(SHORT)]
+
+
+def test_lists_are_found_through_wrappers_and_under_all_their_names():
+    files = Files([*NAMES])
+    found = long_lists(Subset(files, range(3)), least=SHORT)
+    assert [entry.values for entry in found.proven] == [NAMES]
+    assert {name for _, name in found.proven[0].owners} == {"items", "alias"}
+
+
+def test_torchvisions_folder_is_proven(tmp_path):
+    from torchvision.datasets import ImageFolder
+
+    (tmp_path / "class").mkdir()
+    for name in NAMES:
+        (tmp_path / "class" / f"{name[-1]}.png").touch()
+    found = long_lists(ImageFolder(tmp_path), least=SHORT)
+    assert {name for entry in found.proven for _, name in entry.owners} == {"samples", "imgs", "targets"}
+
+
+ELSEWHERE = [*NAMES]
+
+
+def reading_a_global(batch):
+    return ELSEWHERE[0], batch
+
+
+@pytest.mark.parametrize(
+    ("roots", "why"),
+    [
+        ((Escaping([*NAMES]),), "Escaping.give uses it otherwise"),
+        ((Files([*NAMES]), lambda batch, dataset: dataset.items.sort()), "uses it otherwise"),
+        ((Files(ELSEWHERE), reading_a_global), "reached otherwise than through attributes"),
+        ((Files([*NAMES]), lambda batch: getattr(batch, str(batch))), "may use any attribute"),
+    ],
+)
+def test_a_list_is_left_alone_if_its_uses_are_not_proven(roots, why):
+    found = long_lists(*roots, least=SHORT)
+    assert not found.proven
+    assert why in found.unproven[0]
+
+
+def test_lists_of_other_objects_are_no_lists_of_ours():
+    found = long_lists(Files([np.ones(1)] * SHORT), least=SHORT)
+    assert found == ([], [])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_comes_through_a_file_as_through_pickle(order, monkeypatch):
+    monkeypatch.setattr(private_arrays, "_LEAST_REPLACED", 1 << 20)
+    array = np.asarray(np.arange(3 << 18).reshape(3, -1), order=order)
+    copied, file = array.copy(order="K"), ArrayFile()
+    make, arguments = file.reduce(array)
+    assert make is private_array
+    here, there = (private_array(file.fd, *arguments[1:]) for _ in range(2))
+    for found in (array, here, there):  # The main process's own pages are other ones by now.
+        assert found.dtype == copied.dtype
+        assert found.flags.f_contiguous == copied.flags.f_contiguous
+        assert np.array_equal(found, copied)
+    array[:], here[1] = -1, -2
+    assert np.array_equal(there, copied)
+    assert np.array_equal(here[::2], copied[::2])
+    assert (here[1] == -2).all()
+    assert (array == -1).all()
+
+
+COUNT, NUMBERS = 120_000, 16 << 20
+
+
+def memory():
+    """The bytes that this process has for itself."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    fields = {name: int(size) for name, size, unit in map(str.split, lines[1:])}
+    return 1024 * (fields["Private_Dirty:"] + fields["Private_Clean:"])
+
+
+class Measuring(Files):
+    """Samples that say how much memory the worker has to itself, and of which class `items` is."""
+
+    def __getitem__(self, index):
+        total = sum(len(item[0]) + item[1] for item in self.items) + float(self.array.sum())
+        self.array[0] += 1  # This is the worker's own array, and `total` never gets to know it.
+        return total + 0 * index, memory(), hasattr(self, "array")
+
+
+def measured(method, shared, monkeypatch):
+    monkeypatch.setenv("REKINDLE_SHARE_DATASET", "1" if shared else "0")
+    items = [(f"a/folder/of/files/with/long/names/{number:08}.jpg", 1) for number in range(COUNT)]
+    dataset = Measuring(items, np.ones(NUMBERS, dtype=np.float32))
+    loader = rk.DataLoader(
+        dataset, sampler=[0, 1], num_workers=1, persistent_workers=True, multiprocessing_context=method
+    )
+    totals, sizes = zip(*((float(total), int(size)) for total, size, _ in loader), strict=True)
+    assert (dataset.array == 1).all()
+    assert type(dataset.items) is list
+    return totals, max(sizes)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.slow),
+        pytest.param("forkserver", marks=pytest.mark.slow),
+    ],
+)
+def test_a_worker_has_no_copy_of_the_list_and_the_array(method, monkeypatch):
+    totals, size = measured(method, True, monkeypatch)
+    expected, copied = measured(method, False, monkeypatch)
+    assert totals == expected
+    of_list = COUNT * 150  # bytes of objects
+    of_array = 0 if method == "fork" else 4 * NUMBERS
+    assert copied - size > 0.4 * of_list + 0.9 * of_array
+
+
+class Changing(Files):
+    """A dataset that keeps something in its elements."""
+
+    def __getitem__(self, index):
+        record = self.items[index]
+        record["seen"] = record.get("seen", 0) + 1
+        return record["seen"], type(record) is dict, index
+
+
+def test_what_a_worker_changes_in_an_element_stays_changed():
+    dataset = Changing([{"name": name} for name in NAMES * 5000])
+    loader = rk.DataLoader(dataset, sampler=[3, 4, 3, 3], num_workers=1, persistent_workers=True)
+    seen = [[int(count) for count, *_ in loader] for _ in range(2)]
+    assert seen == [[1, 1, 2, 3], [4, 2, 5, 6]]
+    assert dataset.items[3] == {"name": NAMES[3]}
