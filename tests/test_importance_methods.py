@@ -9,7 +9,13 @@ import rekindle as rk
 from rekindle.choose import Measured, Scores
 from rekindle.choose.importance.criteria import cross_entropy, cross_entropy_of_iowa, importance, io, margin
 from rekindle.choose.importance.percentiles import percentiles
-from rekindle.choose.importance.systematic_sampling import capped, lowest, share_of, systematic
+from rekindle.choose.importance.systematic_sampling import (
+    capped,
+    lowest,
+    share_of,
+    smallest,
+    systematic,
+)
 from rekindle.choose.selection import validated
 from scored import scored
 
@@ -130,7 +136,7 @@ def test_unbiased_methods_count_every_sample_for_one_on_average(method):
 def test_info_batch_keeps_the_sum_of_weights(size, seed, ratio, epoch):
     scores = scored(size, seed)
     ids, weights = rk.InfoBatch(epochs=10, ratio=ratio).plan(epoch, scores)
-    assert weights.sum() == pytest.approx(size)
+    assert weights.sum(dtype=np.float64) == pytest.approx(size)
     assert set(np.flatnonzero(scores.loss >= scores.mean_loss)) <= set(ids.tolist())
 
 
@@ -220,7 +226,21 @@ def test_capped_chances_add_up_and_keep_their_order(wanted, data):
 
 
 def test_equal_values_are_drawn_by_the_tie_breaker():
-    assert lowest(np.array([1, 0, 0, 0]), 2, np.array([0.0, 0.9, 0.1, 0.5])).tolist() == [2, 3]
+    ties = np.array([0.0, 0.9, 0.1, 0.5])
+    assert lowest(np.array([1, 0, 0, 0]), 2, lambda rows: ties[rows]).tolist() == [2, 3]
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 2.0, np.inf, np.nan]), max_size=12),
+    st.integers(0, 13),
+    st.integers(0, 99),
+)
+def test_the_lowest_are_those_that_a_sort_puts_first(values, count, seed):
+    values, ties = np.array(values), np.random.default_rng(seed).integers(0, 3, len(values)) / 3
+    sorted_first = np.lexsort((ties, values))[:count]
+    assert lowest(values, count, lambda rows: ties[rows]).tolist() == sorted(sorted_first)
+    first = np.argsort(values, kind="stable")[:count]
+    assert np.flatnonzero(smallest(values, count)).tolist() == sorted(first)
 
 
 # Criteria.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rekindle.core import counter_rng
 
 _LOADS_REMEMBERED = 4
+_AT_ONCE = 1 << 16  # samples
 
 
 class Measured(NamedTuple):
@@ -151,10 +152,20 @@ class Scores:
         """The variance of each sample's probabilities over the epochs; 0 for fewer than two."""
         return self.squares / np.maximum(self.count - 1, 1)
 
-    def uniforms(self, epoch: int, draw: int = 0) -> NDArray[np.float64]:
-        """A random number in [0, 1) for every sample: the same for the same seed, epoch and draw."""
-        step = counter_rng.Step.CHOICE + draw
-        return counter_rng.uniforms(self.seed, np.arange(len(self)), epoch, step)[:, 0]
+    def uniforms(
+        self, epoch: int, draw: int = 0, ids: NDArray[np.integer] | None = None
+    ) -> NDArray[np.float64]:
+        """A random number in [0, 1) for every sample: the same for the same seed, epoch and draw.
+
+        With `ids`, those of these samples alone.
+        """
+        step, count = counter_rng.Step.CHOICE + draw, len(self) if ids is None else len(ids)
+        drawn = np.empty(count)
+        for start in range(0, count, _AT_ONCE):  # What is computed on the way stays in the processor's cache.
+            stop = min(start + _AT_ONCE, count)
+            samples = np.arange(start, stop) if ids is None else ids[start:stop]
+            drawn[start:stop] = counter_rng.uniforms(self.seed, samples, epoch, step)[:, 0]
+        return drawn
 
     def permutation(self, epoch: int, draw: int = 0) -> NDArray[np.int64]:
         """A random order of all samples: the same for the same seed, epoch and draw."""

@@ -78,12 +78,11 @@ def validated(planned: object, size: int, name: str) -> tuple[NDArray[np.int64],
         raise error(
             f"for the indices, expected a non-empty 1-D integer array, got {ids.dtype} of shape {ids.shape}"
         )
-    outside = (ids < 0) | (ids >= size)
-    if outside.any():
-        raise error(f"index {ids[outside][0]} is out of range")
-    weights = np.ones(len(ids)) if planned[1] is None else np.asarray(planned[1])
+    if ids.min() < 0 or ids.max() >= size:
+        raise error(f"index {ids[(ids < 0) | (ids >= size)][0]} is out of range")
+    weights = np.ones(len(ids), dtype=np.float32) if planned[1] is None else np.asarray(planned[1])
     if weights.shape != ids.shape or weights.dtype.kind not in "iuf":
         raise error(f"got {len(ids)} indices, but weights of {weights.dtype} and shape {weights.shape}")
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise error("some weights are negative or not finite")
-    return ids.astype(np.int64), weights.astype(np.float32)
+    return ids.astype(np.int64, copy=False), weights.astype(np.float32, copy=False)

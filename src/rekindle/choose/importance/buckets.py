@@ -19,7 +19,7 @@ from rekindle.choose.importance.parameter_checks import (
     check_share,
     require_logits,
 )
-from rekindle.choose.importance.systematic_sampling import lowest, share_of
+from rekindle.choose.importance.systematic_sampling import lowest, share_of, smallest
 from rekindle.choose.scores import Scores
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import ArgumentError
@@ -197,8 +197,8 @@ class Buckets(ImportanceMethod):
         if self._stagnates(scores) and self.recall is not None and waiting.any():
             self.stage, self.epochs_without_gain = 3, 0
             candidates = np.flatnonzero(waiting)
-            order = np.argsort(scores.uniforms(epoch)[candidates], kind="stable")
-            waiting[candidates[order[: share_of(size, self.recall_rate)]]] = False
+            recalled = smallest(scores.uniforms(epoch, ids=candidates), share_of(size, self.recall_rate))
+            waiting[candidates[recalled]] = False
             return
         self.stage = 2
         room = int(self.most_waiting * size) - int(waiting.sum())
@@ -207,7 +207,8 @@ class Buckets(ImportanceMethod):
         values = importance(scores, self._criteria(scores), self.alpha)[in_process]
         may_wait = np.isfinite(values) & (scores.probability[in_process] >= self.confidence)
         in_process, values = in_process[may_wait], values[may_wait]
-        waiting[in_process[lowest(values, count, scores.uniforms(epoch, draw=1)[in_process])]] = True
+        moved = lowest(values, count, lambda rows: scores.uniforms(epoch, draw=1, ids=in_process[rows]))
+        waiting[in_process[moved]] = True
 
     def _stagnates(self, scores: Scores) -> bool:
         accuracy = scores.accuracy

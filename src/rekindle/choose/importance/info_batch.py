@@ -8,7 +8,7 @@ import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_integer, check_share
-from rekindle.choose.importance.systematic_sampling import share_of
+from rekindle.choose.importance.systematic_sampling import share_of, smallest
 from rekindle.choose.scores import Scores
 
 
@@ -47,11 +47,10 @@ class InfoBatch(ImportanceMethod):
         pruned = min(1.0, max(0.0, self.epochs * (1 - self.anneal) - epoch))
         learnt = np.flatnonzero(scores.known & (scores.loss < scores.mean_loss))
         kept = max(1, len(learnt) - share_of(len(learnt), self.ratio * pruned))
-        weights = np.ones(len(scores))
+        weights = np.ones(len(scores), dtype=np.float32)
         if not len(learnt) or kept == len(learnt):
             return np.arange(len(scores)), weights
-        order = np.argsort(scores.uniforms(epoch)[learnt], kind="stable")
         weights[learnt] = len(learnt) / kept
         chosen = np.ones(len(scores), dtype=bool)
-        chosen[learnt[order[kept:]]] = False
+        chosen[learnt[~smallest(scores.uniforms(epoch, ids=learnt), kept)]] = False
         return np.flatnonzero(chosen), weights[chosen]

@@ -49,15 +49,15 @@ class Kakurenbo(ImportanceMethod):
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples but the hidden ones."""
-        ids = np.arange(len(scores))
         if epoch == 0 or not scores.known.any():
-            return ids, None
+            return np.arange(len(scores)), None
         require_logits(self, scores.correct, "to know which samples were right")
         reduction = [factor for start, factor in _REDUCTION if epoch >= start * self.epochs][-1]
         most = share_of(len(scores), self.hide * reduction)
         recent = scores.known & (epoch - scores.epoch <= self.longest)
         loss = np.where(recent, scores.loss, np.inf)
-        easiest = lowest(loss, most, scores.uniforms(epoch))
+        easiest = lowest(loss, most, lambda ids: scores.uniforms(epoch, ids=ids))
         sure = (scores.correct[easiest] == 1) & (scores.probability[easiest] >= self.confidence)
-        hidden = easiest[sure & recent[easiest]]
-        return np.delete(ids, hidden), None
+        shown = np.ones(len(scores), dtype=bool)
+        shown[easiest[sure & recent[easiest]]] = False
+        return np.flatnonzero(shown), None

@@ -8,7 +8,7 @@ import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
-from rekindle.choose.importance.systematic_sampling import lowest, share_of, systematic
+from rekindle.choose.importance.systematic_sampling import share_of, systematic
 from rekindle.choose.scores import Scores
 
 
@@ -52,7 +52,7 @@ class OnlineBatchSelection(ImportanceMethod):
         rank = np.zeros(size)
         if scores.known.any():
             hardest_first = -np.where(scores.known, scores.loss, np.inf)
-            rank[lowest(hardest_first, size, scores.uniforms(epoch))] = np.arange(size)
+            rank[np.lexsort((scores.uniforms(epoch), hardest_first))] = np.arange(size)
         done = min(1.0, epoch / max(1, self.epochs - 1))
         pressure = self.pressure ** (1 - done) * self.final_pressure**done
         chances = np.exp(-rank * np.log(pressure) / size)

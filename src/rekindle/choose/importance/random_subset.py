@@ -8,7 +8,7 @@ import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_share
-from rekindle.choose.importance.systematic_sampling import share_of
+from rekindle.choose.importance.systematic_sampling import share_of, smallest
 from rekindle.choose.scores import Scores
 
 
@@ -40,8 +40,11 @@ class RandomSubset(ImportanceMethod):
         size = len(scores)
         count = max(1, share_of(size, self.keep))
         if not self.cycle:
-            return np.sort(scores.permutation(epoch)[:count]), None
+            return np.flatnonzero(smallest(scores.uniforms(epoch), count)), None
         epochs = -(-size // count)
-        order = scores.permutation(epoch // epochs)
-        part = np.arange(count) + epoch % epochs * count
-        return np.sort(order[part % size]), None
+        drawn = scores.uniforms(epoch // epochs)
+        start = epoch % epochs * count
+        part = smallest(drawn, start + count) & ~smallest(drawn, start)
+        if start + count > size:
+            part |= smallest(drawn, start + count - size)
+        return np.flatnonzero(part), None

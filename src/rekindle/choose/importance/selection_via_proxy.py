@@ -63,7 +63,7 @@ class SelectionViaProxy(ImportanceMethod):
                 "Train the proxy on this dataset."
             )
         count = max(1, share_of(len(scores), self.keep))
-        return np.sort(lowest(-self._hardness, count, scores.uniforms(0))), None
+        return lowest(-self._hardness, count, lambda ids: scores.uniforms(0, ids=ids)), None
 
 
 def write_hardness(file: str | Path, scores: Mapping[str, NDArray[np.generic]]) -> None:

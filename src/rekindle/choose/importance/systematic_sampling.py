@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,42 @@ def share_of(count: int, share: float) -> int:
     return math.floor(count * share + 0.5)
 
 
-def lowest(values: NDArray[np.generic], count: int, tie_breaker: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where the `count` smallest values are; among equal ones, those of the smallest `tie_breaker`."""
-    return np.lexsort((tie_breaker, values))[:count]
+def smallest(values: NDArray[Any], count: int) -> NDArray[np.bool_]:
+    """A mask of the `count` smallest values, of equal ones the first. It takes no sort.
+
+    >>> smallest(np.array([5.0, 1.0, 5.0, 9.0]), 2).tolist()
+    [True, True, False, False]
+    """
+    chosen, equal, missing = _below(values, count)
+    chosen[equal[:missing]] = True
+    return chosen
+
+
+def lowest(
+    values: NDArray[Any], count: int, tie_breaker: Callable[[NDArray[np.int64]], NDArray[np.float64]]
+) -> NDArray[np.int64]:
+    """Where the `count` smallest values are, from first to last.
+
+    Among equal ones those count for which `tie_breaker`, given where they are, is smallest.
+    """
+    chosen, equal, missing = _below(values, count)
+    if missing < len(equal):
+        equal = equal[smallest(tie_breaker(equal), missing)]
+    chosen[equal] = True
+    return np.flatnonzero(chosen)
+
+
+def _below(values: NDArray[Any], count: int) -> tuple[NDArray[np.bool_], NDArray[np.int64], int]:
+    """What is among the smallest for sure, those equal to the last that is, and how many of these are."""
+    if count <= 0 or count >= len(values):
+        return np.full(len(values), count > 0), np.empty(0, dtype=np.int64), 0
+    last = np.partition(values, count - 1)[count - 1]
+    if np.isnan(last):  # It is above all numbers.
+        equal = np.isnan(values)
+        below: NDArray[np.bool_] = ~equal
+    else:
+        below, equal = values < last, values == last
+    return below, np.flatnonzero(equal), count - int(np.count_nonzero(below))
 
 
 def systematic(expected: NDArray[np.float64], order: NDArray[np.int64], offset: float) -> NDArray[np.int64]:
