@@ -211,6 +211,21 @@ def test_a_batch_sampler_may_give_batches_of_any_size(num_workers):
 
 
 @WORKERS
+def test_a_batch_sampler_that_draws_at_once_is_asked_once_per_epoch(num_workers):
+    """With workers, torch asks twice, so that its order depends on whether there are any."""
+
+    class Counts:
+        asked = 0
+
+        def __iter__(self):
+            self.asked += 1
+            return iter([[self.asked, 0], [self.asked]])
+
+    with rk.DataLoader(range(9), batch_sampler=Counts(), num_workers=num_workers) as loader:
+        assert [[batch.tolist() for batch in loader] for _ in range(2)] == [[[1, 0], [1]], [[2, 0], [2]]]
+
+
+@WORKERS
 def test_a_sampler_may_give_keys_that_are_no_integers(num_workers):
     assert_same_epochs(Keyed(), batch_size=2, sampler=["a", ("b", 1), 2.5, None], num_workers=num_workers)
 

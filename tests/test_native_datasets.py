@@ -228,6 +228,43 @@ def test_what_would_be_lost_is_refused(change: Any, reason: str, tmp_path: Path)
         rk.native(folder)
 
 
+def flip_what_came_out(module: Any, given: Any, out: Any) -> Any:
+    return out.flip(-1)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda step: setattr(step, "forward", lambda image: image), "its forward is"),
+        (lambda step: step.register_forward_hook(flip_what_came_out), "it has hooks"),
+        (lambda step: step.register_forward_pre_hook(lambda module, given: given), "it has hooks"),
+    ],
+)
+def test_code_that_a_script_puts_into_a_transform_is_not_bypassed(
+    change: Any, reason: str, inner: bool, tmp_path: Path
+) -> None:
+    steps = v2.Compose([v2.Resize(8), v2.CenterCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    folder = image_folder(tmp_path, steps)
+    loader = rk.DataLoader(folder, native=True)
+    assert len([*loader]) == len(folder)
+    change(steps.transforms[1] if inner else steps)
+    with pytest.raises(rk.ArgumentError, match=reason):
+        rk.native(folder)
+    with pytest.raises(rk.ArgumentError, match=reason):
+        iter(loader)
+
+
+def test_a_method_that_a_script_puts_into_a_class_is_not_bypassed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder(tmp_path, evaluation(v1))
+    rk.native(folder)
+    monkeypatch.setattr(v1.CenterCrop, "forward", lambda self, image: image)
+    with pytest.raises(rk.ArgumentError, match=r"CenterCrop\.forward is test_native_datasets\."):
+        rk.native(folder)
+
+
 def test_nobodys_getitem_is_bypassed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = image_folder(tmp_path, evaluation(v1))
     with pytest.raises(

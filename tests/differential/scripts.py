@@ -226,8 +226,9 @@ class Repeated:
         self.size, self.generator = size, generator
 
     def __iter__(self) -> Iterator[int]:
-        order = torch.randperm(self.size, generator=self.generator).tolist()
-        return (index for index in order for _ in range(3))
+        # Drawn when the first index is asked for: with workers, torch asks for an iterator twice.
+        for index in torch.randperm(self.size, generator=self.generator).tolist():
+            yield from (index,) * 3
 
     def __len__(self) -> int:
         return 3 * self.size
@@ -289,6 +290,13 @@ class Script:
     def order_is_ours(self) -> bool:
         """Whether the loader's own seed decides the order, and not torch's generator."""
         return self.order == "shuffled" and not self.is_iterable
+
+    @property
+    def order_moves_torchs_generator(self) -> bool:
+        """Whether the order is drawn from a generator that torch draws the base seeds of epochs from."""
+        has_its_own = self.seeded or self.draws == "torch"
+        drawn = ("weighted", "replacement", "random subset", "repeated", "uneven batches")
+        return self.order == "generator" or (self.order in drawn and not has_its_own)
 
 
 def dataset_of(script: Script) -> Any:

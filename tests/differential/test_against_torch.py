@@ -76,9 +76,10 @@ def check_workers(script: Script) -> None:
         # leaves an epoch decides the next one's order: torch's own differs by the number of workers.
         script = replace(script, epochs=1)
     # Torch draws a base seed from the generator for each epoch, but only one for workers that persist.
-    order_is_inlines = not (script.order == "generator" and script.persistent)
+    order_is_inlines = not (script.order_moves_torchs_generator and script.persistent)
     found = ours(script)
-    theirs = replace(script, workers=0) if script.executor == "threads" else script
+    shares_dataset = script.executor == "threads" and (script.is_iterable or order_is_inlines)
+    theirs = replace(script, workers=0) if shares_dataset else script
     assert_torchs(script, found, play(theirs, Torch))
     if not script.is_iterable and sees_changes and order_is_inlines and script.stop is None:
         inline = ours(replace(script, workers=0))

@@ -40,6 +40,7 @@ from rekindle.prepare.steps.to_tensor import (
     PILToTensor,
     ToTensor,
 )
+from rekindle.prepare.steps.unmodified import why_modified
 
 # The steps whose parameters are attributes of torchvision's transform of the same name.
 _SAME: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
@@ -69,6 +70,7 @@ _SAME: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
         Normalize: ("mean", "std", "inplace"),
     }.items()
 }
+_LIBRARIES = ("torchvision", "torch", "timm")
 _CONTAINERS = ("Compose", "Sequential")
 _NOTHING_TO_DO = ("Identity", "ToPureTensor")
 # timm's conversions, which leave tensors as they are.
@@ -139,8 +141,10 @@ class Translation:
         library = type(transform).__module__.split(".")[0]
         if isinstance(transform, Step):
             self._add(snapshot(transform), where)
-        elif library not in ("torchvision", "torch", "timm"):
+        elif library not in _LIBRARIES:
             self._refuse(where, "not a transform of torchvision's or timm's")
+        elif modified := why_modified(transform, _LIBRARIES):
+            self._refuse(where, modified)
         elif name in _CONTAINERS and library != "timm":
             for number, part in enumerate(_parts(transform)):
                 self.take(part, f"{path}{name}[{number}].")
