@@ -70,7 +70,7 @@ def plan_epoch(
         served = size - left_out_of(size, start.layout.batch_size, drop_last, begun)
         if shuffle:
             sequence = RefurbishSequence(
-                refresh.serving(served), epoch, start.layout, balance=balance, costs_of=costs_of
+                refresh.serving(served), epoch, start.layout, balance=balance, costs_of=costs_of, seed=seed
             )
         else:  # Those behind the last batch never come.
             sequence = PlainSequence(served, epoch, None, Refresh(served, refresh.factor, refresh.seed))

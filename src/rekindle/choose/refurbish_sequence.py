@@ -33,7 +33,8 @@ _COST_WINDOW = 64  # batches whose costs are evened out together
 class RefurbishSequence:
     """All samples that an epoch serves, laid out for the ranks that it is begun with.
 
-    `balance` gives every batch the same share of samples to recompute; with `costs_of`, of their costs.
+    `balance` gives every batch the same share of samples to recompute; with `costs_of`, of their costs. The
+    order in which a rank has its samples follows from `seed`, by default that of the refresh.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class RefurbishSequence:
         *,
         balance: bool = True,
         costs_of: CostsOf | None = None,
+        seed: int | None = None,
     ) -> None:
         self.epoch, self._refresh, self._world = epoch, refresh, layout.world
+        self._seed = refresh.seed if seed is None else seed
         self.length = refresh.size if refresh.served is None else refresh.served
         # A row that is repeated is one of the same rank.
         whole = self.length // self._world * self._world
@@ -127,7 +130,7 @@ class RefurbishSequence:
 
     def _share(self, own: int) -> _RankShare:
         """What the rank has that comes `own` rows after the first."""
-        world, epoch, refresh = self._world, self.epoch, self._refresh
+        world, epoch = self._world, self.epoch
         oldest, fresh_from, end = self._window
         rank = (own + self.first_rank) % world
         first_cached = oldest + own
@@ -136,7 +139,7 @@ class RefurbishSequence:
         cached = count - fresh if self._balance else count
 
         def key(step: counter_rng.Step) -> int:
-            return int(counter_rng.split(counter_rng.base(refresh.seed, step, epoch), rank)[0])
+            return int(counter_rng.split(counter_rng.base(self._seed, step, epoch), rank)[0])
 
         return _RankShare(
             first_cached,

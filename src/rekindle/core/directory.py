@@ -126,15 +126,16 @@ class Directory:
         """Make a directory; FileExistsError if there is anything of that name."""
         os.mkdir(name, mode, dir_fd=self.descriptor)
 
-    def lock(self, name: str, *, by_process: bool = False) -> int:
+    def lock(self, name: str, *, by_process: bool = False, together: bool = False) -> int:
         """A descriptor that holds a lock on a file of this name; BlockingIOError if somebody else does.
 
         The lock belongs to the descriptor and its copies in forked processes, or to this process alone.
+        Several hold it `together`, if all say so.
         """
         fd = self._regular(name, os.O_RDWR | os.O_CREAT, PRIVATE)
         take: Callable[[int, int], None] = fcntl.lockf if by_process else fcntl.flock
         try:
-            take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(fd, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except PermissionError:
             os.close(fd)
             raise BlockingIOError(errno.EAGAIN, "locked", str(self.path / name)) from None
@@ -142,6 +143,10 @@ class Directory:
             os.close(fd)
             raise
         return fd
+
+    def share_lock(self, fd: int) -> None:
+        """Let others hold a lock of this process `together` with it."""
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     # What replaces and removes.
 

@@ -34,6 +34,7 @@ class ReuseAccounting:
         self._planning, self._redundant = planning, redundant
         self._views: ViewCounter | None = None
         self._samples = self._planned = self._recomputed = 0
+        self._epoch = -1  # of the last batch
 
     def note(self, yielded: YieldedBatch, batch: Batch, store: Store | None, scores: Scores | None) -> None:
         """Count a batch, and let go of the cached parts that were used for the last time.
@@ -52,6 +53,9 @@ class ReuseAccounting:
         self._planned += int(np.count_nonzero(yielded.planned))
         self._recomputed += int(np.count_nonzero(yielded.recomputed))
         self._views.count(yielded.ids, batch)
+        if store is not None and order.epoch != self._epoch:
+            self._epoch = order.epoch
+            store.note_epoch(order.epoch)
         if store is None or order.plan is None:
             return
         if order.last_uses is not None:
@@ -71,7 +75,9 @@ class ReuseAccounting:
             split=split.described(),
             planned_share=self._planned / max(self._samples, 1),
             fresh_share=self._recomputed / max(self._samples, 1),
-            held_share=None if store is None or stats is None else stats.entries / max(store.size, 1),
+            held_share=None
+            if store is None or stats is None
+            else min(1.0, stats.entries / max(store.size, 1)),
             fits=fits,
             seconds_saved=saved,
             store=stats,

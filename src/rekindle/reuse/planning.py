@@ -125,7 +125,8 @@ class ReusePlanning:
             return None
         size = len(self._dataset)
         if self._refresh is None or self._refresh.size != size:
-            self._refresh, self._shared_refresh = Refresh(size, self._reuse.factor, self._seed), None
+            seed = self._reuse.part_seed(self._seed)
+            self._refresh, self._shared_refresh = Refresh(size, self._reuse.factor, seed), None
         return self._refresh
 
     def costs_of(self) -> CostsOf | None:

@@ -47,6 +47,7 @@ class ReuseReport:
             "cache_entries": store.entries if store else 0,
             "cache_hits": store.hits if store else 0,
             "cache_misses": store.misses if store else 0,
+            "cache_hits_from_others": store.from_others if store else 0,
             "expected_diversity": None if expected is None else float(expected),
             "expected_distinct_views": None if expected is None else expected.expected,
             "counted_distinct_views": None if counted is None else counted.distinct,
@@ -62,6 +63,11 @@ class ReuseReport:
                 f"cache: {self.store.entries:,} samples, {self.store.nbytes / 1e6:,.1f} MB, "
                 f"{self.fits:.0%} of the dataset fits; {self.seconds_saved:.2f} s of workers' time saved"
             )
+            if self.store.from_others:
+                lines.append(
+                    f"shared: {self.store.misses:,} parts computed here; {self.store.hits:,} found, of which "
+                    f"{self.store.from_others:,} were computed by other ranks or jobs"
+                )
         if self.expected is not None and self.counted is not None:
             lines.append(
                 f"distinct views a sample: {self.expected.expected:.2f} expected "

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from rekindle.choose import Redundancy
+from rekindle.choose.distributed import rank_and_world
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.core.look import Look
 from rekindle.core.samples import Sample
@@ -18,14 +23,20 @@ from rekindle.prepare.native import as_native, device_steps, follow_changes
 from rekindle.reuse import Echo, Refurbish, Store, WorkerView
 from rekindle.reuse.accounting import ReuseAccounting
 from rekindle.reuse.admission import admit
+from rekindle.reuse.cache.host_memory import find_caches
 from rekindle.reuse.cache.memory_budget import Memory
 from rekindle.reuse.data_fingerprint import data_fingerprint
 from rekindle.reuse.echo_stream import EchoStream
+from rekindle.reuse.host_cache import host_name, job_of_ranks, kept_generations, open_for_jobs, open_for_ranks
+from rekindle.reuse.part_fingerprint import part_fingerprint
 from rekindle.reuse.planning import ReusePlanning
 from rekindle.reuse.report import ReuseReport
+from rekindle.reuse.split_dataset import Split
 from rekindle.reuse.split_point import SplitPoint
 
 _LOOK_SECONDS = 0.02  # to find out whether the dataset was changed, as far as can be seen in that time
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the `repr` of a function: another one in every process
+_log = logging.getLogger("rekindle")
 _WARN_AT = 6  # calls below the user's `iter(loader)`
 
 
@@ -57,6 +68,7 @@ class ReuseSession:
         self._on_device = device_steps(dataset)
         self._looked_like: Look | None = None
         self._changed = ""  # sets apart the disk cache of a dataset that was changed within this run
+        self._changes = 0  # of the dataset, within this run
         self._fits = 1.0  # the share of the samples that the cache has room for
 
     def prepare(self) -> None:
@@ -77,10 +89,11 @@ class ReuseSession:
             if is_another:
                 self._split.look()
                 self._changed = os.urandom(8).hex()  # What has changed may not be seen in another run.
+                self._changes += 1
             self._looked_like = looks_like
             self.worker_view = self._split_and_cache()
         elif not looks_like.is_complete:  # The first part may be a copy of a dataset that was changed since.
-            self.worker_view = WorkerView(self._split.split(), self.worker_view.store)
+            self.worker_view = replace(self.worker_view, split=self._split.split())
 
     def _split_and_cache(self) -> WorkerView | None:
         reuse, split = self._reuse, self._split
@@ -89,23 +102,93 @@ class ReuseSession:
         memory = reuse.memory if self._memory is None else self._memory
         if isinstance(reuse, Echo):
             return WorkerView(split.checked_split(), Store(len(self.dataset), memory=memory))
-        split.decide(memory)
-        halves = split.checked_split()
-        store = Store(
-            len(self.dataset),
-            memory=memory,
-            disk=reuse.disk,
-            codec=reuse.codec,
-            fingerprint="" if reuse.disk is None else self._fingerprint(reuse),
-        )
-        if reuse.disk is None:
-            self._fits = admit(store, halves, self._seed, self.planning.costs_of(), stacklevel=_WARN_AT)
-        return WorkerView(halves, store)
+        halves, store = self._open_cache(reuse, memory)
+        self._fits = 1.0 if reuse.disk is not None else store.share_admitted
+        part_seed = None if reuse.shared is None else reuse.part_seed(self._seed)
+        return WorkerView(halves, store, part_seed)
+
+    def _open_cache(self, reuse: Refurbish, memory: Memory) -> tuple[Split, Store]:
+        """The dataset in two, and a cache for the first part: this loader's, or one that it shares."""
+        split, several = self._split, rank_and_world()[1] > 1
+        if reuse.shared is None or several:
+            split.decide(memory, None if reuse.shared is None else partial(self._split_of_jobs, reuse.shared))
+
+        name = "" if reuse.shared is not None else self._name_for_ranks(reuse)
+        kept = kept_generations(reuse.factor, ranks=bool(name), jobs=reuse.shared is not None)
+
+        def make(**given: Any) -> Store:
+            return Store(
+                len(self.dataset),
+                memory=memory,
+                disk=reuse.disk,
+                codec=reuse.codec,
+                fingerprint="" if reuse.disk is None else self._fingerprint(reuse),
+                kept=kept,
+                **given,
+            )
+
+        def begin(store: Store) -> None:
+            if reuse.disk is None:
+                seed = reuse.part_seed(self._seed)
+                admit(store, split.checked_split(), seed, self.planning.costs_of(), stacklevel=_WARN_AT + 3)
+
+        def settle(theirs: Mapping[str, str] | None) -> Mapping[str, str]:
+            if not several:
+                split.decide(memory, lambda: self._possible_split(theirs))
+            return self._about(reuse)
+
+        if reuse.shared is None:
+            store = open_for_ranks(name, make, begin)
+        else:
+            store = open_for_jobs(reuse.shared, make, begin, settle)
+        return split.checked_split(), store
+
+    def _name_for_ranks(self, reuse: Refurbish) -> str:
+        """The name of the cache that the ranks of this host share; empty if there is one, or they cannot."""
+        job = job_of_ranks()
+        if not job:
+            return ""
+        about = self._about(reuse)
+        if not about["code"]:
+            _log.info("Refurbish: ranks share no cache, since it cannot be told what %r is", self._given)
+            return ""
+        return host_name("ranks", job, self._seed, *about.values(), self._changes)
+
+    def _split_of_jobs(self, shared: str) -> int | None:
+        """Where the jobs split that use this name now; None if there are none."""
+        found = next(find_caches(host_name("jobs", shared)), None)
+        return self._possible_split(None if found is None else found[1].about)
+
+    def _possible_split(self, about: Mapping[str, str] | None) -> int | None:
+        text = "" if about is None else about.get("split", "")
+        return int(text) if text.isdecimal() and int(text) <= self._split.last else None
+
+    def _about(self, reuse: Refurbish) -> dict[str, str]:
+        """What cached parts depend on beside the seed: equal for loaders that may share them."""
+        split = self._split
+        data = data_fingerprint(self._given) if reuse.shared is not None else ""
+        code = part_fingerprint(split.checked_split(), split.first_steps())
+        if code is None and reuse.shared is not None:
+            raise ArgumentError(
+                f"Refurbish(shared={reuse.shared!r}): it cannot be told whether other jobs have the same "
+                f"{type(self._given).__name__}, because it cannot be pickled. Give it an attribute "
+                "`fingerprint`, a string that changes with its samples."
+            )
+        return {
+            "samples": str(len(self.dataset)),
+            "factor": str(float(reuse.factor)),
+            "split": str(split.index),
+            "steps": _ADDRESS.sub("", ", ".join(map(repr, split.first_steps()))),
+            "codec": repr(reuse.codec),
+            "data": data,
+            "code": code or "",
+            "disk": "" if reuse.disk is None else os.path.realpath(reuse.disk),
+        }
 
     def _fingerprint(self, reuse: Refurbish) -> str:
         """What a disk cache must have been made with to be of use."""
-        steps = self._split.first_steps()
-        made_with = f"{data_fingerprint(self._given)} {steps} {self._seed} {reuse.codec} {self._changed}"
+        steps, seed = [*map(repr, self._split.first_steps())], reuse.part_seed(self._seed)
+        made_with = f"{data_fingerprint(self._given)} {steps} {seed} {reuse.codec} {self._changed}"
         made_with += " recorded"  # how the parts of samples of a Compose are cached
         return hashlib.blake2b(made_with.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -158,7 +241,8 @@ class ReuseSession:
         if isinstance(reuse, Echo):
             shown = f"Echo(factor={reuse.factor}, after={reuse.after!r}, shuffle={reuse.buffer})"
         elif reuse is not None:
-            shown = f"Refurbish(factor={reuse.factor}, balance={reuse.balance!r})"
+            shared = "" if reuse.shared is None else f", shared={reuse.shared!r}"
+            shown = f"Refurbish(factor={reuse.factor}, balance={reuse.balance!r}{shared})"
         duplicates = "" if self.redundant is None else self.redundant.identity
         return {"reuse": shown, "split": self._split.index, "redundancy": duplicates}
 

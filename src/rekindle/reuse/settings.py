@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import Literal, TypeGuard
@@ -28,9 +29,8 @@ class Refurbish:
             the most with `min_diversity`, by a table of what steps cost (those that are in none are
             measured); the choice is logged and saved in checkpoints. Given `final_transform=`, the split is
             before that.
-        memory: Memory for the cache, shared by all workers: bytes, or a size such as "4GB"; "auto" is
-            a half of what is available, divided among the processes that torchrun has started on this
-            machine.
+        memory: Memory for the cache, shared by all workers and by the ranks of this host: bytes, or a size
+            such as "4GB"; "auto" is a half of what is available.
         disk: A folder for what does not fit, or None. A later run with the same data, steps and seed finds
             it again.
         codec: How values are stored: "raw", "lz4", "zstd", "jpeg" or `Jpeg(quality)`.
@@ -38,6 +38,9 @@ class Refurbish:
             "misses", or None for a plain shuffle.
         min_diversity: With split="auto": the share of distinct views that must be left.
         epochs: With split="auto": the length of training for which diversity is computed.
+        shared: A name under which training runs on this host, of the same user, share one cache: each cached
+            part is computed once for all of them. It then follows from the name and not from `seed`, and the
+            rest of a sample from each run's own.
 
     """
 
@@ -49,9 +52,12 @@ class Refurbish:
     balance: Literal["cost", "misses"] | None = "cost"
     min_diversity: float = 0.9
     epochs: int = 100
+    shared: str | None = None
 
     def __post_init__(self) -> None:
         _check_factor("Refurbish", self.factor)
+        if not (self.shared is None or (isinstance(self.shared, str) and self.shared)):
+            raise ArgumentError(f"Refurbish: shared is {self.shared!r}. Give a name, or None.")
         checked_memory(self.memory)
         find_codec(self.codec)
         if not (self.disk is None or isinstance(self.disk, str | os.PathLike)):
@@ -68,6 +74,18 @@ class Refurbish:
             raise ArgumentError(
                 f"Refurbish: split is {self.split!r}. Give a step's name, its number, or 'auto'."
             )
+
+    def part_seed(self, seed: int) -> int:
+        """What cached parts, and when they are recomputed, follow from in a run of this seed.
+
+        >>> alone, shared = Refurbish(), Refurbish(shared="sweep")
+        >>> alone.part_seed(7), shared.part_seed(7) == shared.part_seed(8)
+        (7, True)
+        """
+        if self.shared is None:
+            return seed
+        digest = hashlib.blake2b(self.shared.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
 
 
 @dataclass(frozen=True)

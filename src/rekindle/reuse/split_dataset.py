@@ -51,6 +51,11 @@ class NativeSplit:
         """The dataset that samples are read from."""
         return self._dataset
 
+    @property
+    def first_part(self) -> Any:
+        """All that computes what is cached."""
+        return self._dataset, self._encoded
+
     def partial(self, index: int, numbers: NDArray[np.float64]) -> Any:
         """What is cached of a sample, in memory of its own."""
         raw = self._dataset.raw(index)
@@ -94,6 +99,11 @@ class TorchSplit:
     def read_from(self) -> Any:
         """The dataset that samples are read from."""
         return self._partial.dataset if isinstance(self._partial, Finished) else self._partial
+
+    @property
+    def first_part(self) -> Any:
+        """All that computes what is cached."""
+        return self._partial
 
     def partial(self, index: Index) -> Sample:
         """What is cached of a sample."""

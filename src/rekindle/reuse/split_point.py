@@ -97,8 +97,11 @@ class SplitPoint:
             )
         return index
 
-    def decide(self, memory: Any) -> None:
-        """Find where to split, if that was not given or decided before."""
+    def decide(self, memory: Any, found: Callable[[], int | None] | None = None) -> None:
+        """Find where to split, if that was not given or decided before.
+
+        `found` tells where jobs split with which this one shares a cache; rank 0 asks it.
+        """
         if self.index is not None:
             return
         assert isinstance(self._asked, Refurbish)
@@ -109,9 +112,13 @@ class SplitPoint:
             search, asked = self._search(), self._asked
 
             def choose() -> int:
-                return search.choose(asked, capacity).index
+                theirs = None if found is None else found()
+                return search.choose(asked, capacity).index if theirs is None else theirs
 
-            self.index = decided_by_first_rank(choose) if search.measures else choose()
+            if search.measures or found is not None:
+                self.index = decided_by_first_rank(choose)
+            else:
+                self.index = choose()
 
     def _search(self) -> SplitSearch:
         codec = find_codec(self._asked.codec if isinstance(self._asked, Refurbish) else "raw")
@@ -143,11 +150,11 @@ class SplitPoint:
         steps = [layer.step for layer in self._layers]
         return steps[:index], steps[index:]
 
-    def first_steps(self) -> list[str]:
-        """The steps before the split, in words."""
+    def first_steps(self) -> list[Any]:
+        """The steps before the split."""
         if self._final_transform is not None:
-            return [repr(_transform_of(self.dataset))]
-        return [repr(layer.step) for layer in self._layers[: self.index]]
+            return [_transform_of(self.dataset)]
+        return [layer.step for layer in self._layers[: self.index]]
 
     def checked_split(self) -> Split:
         """The dataset in two; ArgumentError if that changes what it gives."""

@@ -10,10 +10,14 @@ from rekindle.reuse.split_dataset import NativeSplit, Split
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A dataset split in two. Without a store nothing is cached: the split is only one between two seeds."""
+    """A dataset split in two. Without a store nothing is cached: the split is only one between two seeds.
+
+    `part_seed` is what the first parts follow from, if not the loader's seed.
+    """
 
     split: Split
     store: Store | None
+    part_seed: int | None = None
 
     @property
     def native(self) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rekindle.core import counter_rng
 from rekindle.core.public_rng import Seeder
 from rekindle.core.samples import Sample
+from rekindle.reuse.cache.store import Store
 from rekindle.reuse.split_dataset import NativeSplit, TorchSplit
 from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.job import Job
@@ -47,7 +48,7 @@ class CachingLoader(SampleLoader):
         holders: tuple[object, ...] = (),
     ) -> None:
         super().__init__(dataset, exclusive, on_row, draws, (*holders, reused.split))
-        self._split, self._cache = reused.split, reused.store
+        self._split, self._cache, self._part_seed = reused.split, reused.store, reused.part_seed
         self._partial_seeders: list[Seeder] = []
         self._final_seeders: list[Seeder] = []
         self._computed: list[bool] = []  # the rows whose first part was not in the cache
@@ -74,17 +75,22 @@ class CachingLoader(SampleLoader):
 
     def _seeders(self, request: LoadRequest) -> list[Seeder]:
         """None before a sample: each of its parts is seeded by itself."""
-        self._partial_seeders = self._seeders_of(request, self._generations(request), counter_rng.Step.SAMPLE)
-        self._final_seeders = self._seeders_of(request, request.turns, counter_rng.Step.FINAL)
+        generations, seed = self._generations(request), self._seed_of_parts(request)
+        self._partial_seeders = self._seeders_of(request, seed, generations, counter_rng.Step.SAMPLE)
+        self._final_seeders = self._seeders_of(request, request.seed, request.turns, counter_rng.Step.FINAL)
         return []
+
+    def _seed_of_parts(self, request: LoadRequest) -> int:
+        """What first parts follow from: the loader's seed, or that of the jobs which share the cache."""
+        return request.seed if self._part_seed is None else self._part_seed
 
     def _generations(self, request: LoadRequest) -> Turns:
         return request.turns if self._cache is None else request.generations
 
-    def _seeders_of(self, request: LoadRequest, turns: Turns, step: int) -> list[Seeder]:
+    def _seeders_of(self, request: LoadRequest, seed: int, turns: Turns, step: int) -> list[Seeder]:
         if not self._drawn_from:
             return []
-        seeds = counter_rng.seeds(request.seed, request.ids, turns, step)
+        seeds = counter_rng.seeds(seed, request.ids, turns, step)
         return [generator.seeder(seeds) for generator in self._drawn_from]
 
     def _loaders(self, request: LoadRequest, into: Images | None) -> tuple[LoadOne, LoadAll]:
@@ -106,7 +112,8 @@ class CachingLoader(SampleLoader):
         generations: list[int],
         into: Images | None,
     ) -> LoadOne:
-        early = counter_rng.uniforms(request.seed, request.ids, self._generations(request), count=split.early)
+        seed, generation = self._seed_of_parts(request), self._generations(request)
+        early = counter_rng.uniforms(seed, request.ids, generation, count=split.early)
         # The numbers of both parts are those of the unsplit pipeline: split or not, a sample is the same.
         late = counter_rng.uniforms(request.seed, request.ids, request.turns, count=split.uniforms)
         late = late[:, split.early :]
@@ -152,19 +159,33 @@ class CachingLoader(SampleLoader):
         """
         cache = self._cache
         partial = None if cache is None or missing else cache.get(sample_id, generation)
-        if partial is None:
-            self._computed[row] = True
-            for seed in self._partial_seeders:
-                seed(row)
-            started = time.perf_counter()
-            partial = compute()
-            if self._found_draws(self._marks):  # It must not be cached: no other worker would draw the same.
-                raise UnseededDrawError
-            if cache is not None:
-                partial = cache.keep(sample_id, generation, partial)
-                cache.note_seconds(time.perf_counter() - started)
+        if partial is None and cache is not None:
+            partial = cache.wait_or_claim(sample_id, generation)
+            if partial is None:
+                try:
+                    partial = self._compute(row, compute, cache, sample_id, generation)
+                finally:
+                    cache.release(sample_id, generation)
+        elif partial is None:
+            partial = self._compute(row, compute, None, sample_id, generation)
         for seed in self._final_seeders:
             seed(row)
+        return partial
+
+    def _compute(
+        self, row: int, compute: Callable[[], Sample], cache: Store | None, sample_id: int, generation: int
+    ) -> Sample:
+        """The first part of a sample, added to the cache."""
+        self._computed[row] = True
+        for seed in self._partial_seeders:
+            seed(row)
+        started = time.perf_counter()
+        partial = compute()
+        if self._found_draws(self._marks):  # It must not be cached: no other worker would draw the same.
+            raise UnseededDrawError
+        if cache is not None:
+            partial = cache.keep(sample_id, generation, partial)
+            cache.note_seconds(time.perf_counter() - started)
         return partial
 
 

@@ -22,30 +22,32 @@ from rekindle.errors import ArgumentError
 _FORMAT = 2
 _NAME = re.compile(r"rekindle-([0-9a-f]{24})-([0-9]{1,9})")  # of the fingerprint, and a number
 _LOCK = "lock"
-_locked: set[tuple[int, int]] = (
-    set()
-)  # A file lock belongs to the process: two stores of one process share it.
+# Descriptor and users of each lock. A file lock belongs to the process: two stores of one process share it.
+_locked: dict[tuple[int, int], tuple[int, int]] = {}
 _guard = threading.Lock()
 
 
 class CacheDirectory:
-    """A directory that no other store uses, locked as long as the process that made it lives.
+    """A directory that no other cache uses, locked as long as a process lives that uses it.
 
-    A second store with the same fingerprint, in this process or another, gets a directory of its own. Worker
-    processes write to their store's directory as well, but do not hold the lock.
+    A second store with the same fingerprint, in this process or another, gets a directory of its own, unless
+    it shares the cache: then it joins the directory of that name. Worker processes write to their store's
+    directory as well, but do not hold the lock.
     """
 
-    def __init__(self, disk: Path, fingerprint: str) -> None:
+    def __init__(self, disk: Path, fingerprint: str, join: str = "") -> None:
         key = hashlib.sha256(f"{_FORMAT} {fingerprint}".encode()).hexdigest()[:24]
         self._owner, self._lock = os.getpid(), -1
         self._base = Directory(disk.resolve())
         try:
             self._base.make()
-            self.directory = self._take(key)
+            self.directory = self._join(join) if join else self._take(key)
         except OSError as error:
             raise ArgumentError(
                 f"disk={str(disk)!r} cannot hold a cache: {error}. Give a folder that can be written to."
             ) from error
+        if join:
+            return
         about = json.dumps({"format": _FORMAT, "fingerprint": fingerprint}).encode()
         with (
             suppress(OSError),  # The disk may be full; only people read this.
@@ -71,6 +73,14 @@ class CacheDirectory:
                 if directory.make().is_marked and self._locks(directory):
                     return directory
         raise AssertionError("unreachable")
+
+    def _join(self, name: str) -> PrivateDirectory:
+        """The directory of a cache that others use. OSError if they do not any more."""
+        directory = PrivateDirectory(name, self._base)
+        if _NAME.fullmatch(name) is None or not directory.is_marked:
+            raise FileNotFoundError(f"{name!r} is no directory of this cache")
+        self._lock = _lock_together(directory)
+        return directory
 
     def _locks(self, directory: PrivateDirectory) -> bool:
         self._lock = _lock(directory)
@@ -124,14 +134,30 @@ def _lock(directory: PrivateDirectory) -> int:
             fd = directory.lock(_LOCK, by_process=True)
         except BlockingIOError:
             return -1
-        _locked.add(_identity(directory))
+        directory.share_lock(fd)  # From now on nobody else can have it alone, and others can join.
+        _locked[_identity(directory)] = fd, 1
+        return fd
+
+
+def _lock_together(directory: PrivateDirectory) -> int:
+    """A descriptor that holds the lock of a directory together with others. OSError."""
+    key = _identity(directory)
+    with _guard:
+        fd, users = _locked.get(key, (-1, 0))
+        if not users:
+            fd = directory.lock(_LOCK, by_process=True, together=True)
+        _locked[key] = fd, users + 1
         return fd
 
 
 def _unlock(directory: PrivateDirectory, fd: int) -> None:
+    key = _identity(directory)
     with _guard:
-        _locked.discard(_identity(directory))
-        os.close(fd)
+        _, users = _locked.pop(key, (fd, 1))
+        if users > 1:
+            _locked[key] = fd, users - 1
+        else:
+            os.close(fd)
 
 
 def _identity(directory: PrivateDirectory) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from rekindle.core.directory import PRIVATE, Directory
 from rekindle.core.process_state import is_running
 from rekindle.reuse.cache import segments
 from rekindle.reuse.cache.entry_table import TableSpec
+from rekindle.reuse.cache.kept_generations import KeptGenerations
 from rekindle.reuse.cache.segments import SegmentName
 from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
 from rekindle.reuse.cache.stamps import (
@@ -51,11 +52,12 @@ _NOWHERE = Location(0, 0, 0)
 
 
 _TABLE = "disk_entries"
+_COLUMNS = ("disk_stamp", "disk_segment", "disk_offset", "disk_length", "disk_writer")
 
 
 def tables(size: int) -> dict[str, TableSpec]:
     """The shared table of the index, for `size` samples."""
-    return {_TABLE: TableSpec(("disk_stamp", "disk_segment", "disk_offset", "disk_length"), size)}
+    return {_TABLE: TableSpec(_COLUMNS, size)}
 
 
 def fields() -> list[Field]:
@@ -74,7 +76,8 @@ def fields() -> list[Field]:
 class DiskIndex:
     """The entries and segments of a cache directory. What changes anything takes the lock."""
 
-    def __init__(self, memory: SharedMemory, folder: Directory) -> None:
+    def __init__(self, memory: SharedMemory, folder: Directory, kept: KeptGenerations) -> None:
+        self._kept = kept
         self._lock, self._folder, self._memory = memory.lock, folder, memory
         self._table = memory.tables[_TABLE]
         self._stamps, self._segments, self._offsets, self._lengths = (
@@ -84,13 +87,16 @@ class DiskIndex:
         self._stamp, self._segment, self._offset, self._length = (
             array.data for array in (self._stamps, self._segments, self._offsets, self._lengths)
         )
+        self._entry_writer = memory.arrays["disk_writer"].data
         self._live, self._bytes, self._writer, self._run = (
             memory.arrays[f"segment_{name}"] for name in ("live", "bytes", "writer", "run")
         )
 
     def load(self) -> None:
         """Enter what earlier runs left; any generation may replace it."""
-        rows, names = segments.read_index(self._folder, len(self._stamps), _MAX_GENERATION)
+        samples = len(self._stamps) // self._kept.ways
+        rows, names = segments.read_index(self._folder, samples, _MAX_GENERATION)
+        rows[:, 0] = self._kept.row(rows[:, 0], rows[:, 1])
         self._control[_NEXT_NUMBER] = max(names, default=-1) + 1
         self._control[_RUN] = max((name.run for name in names.values()), default=-1) + 1
         for number, name in names.items():
@@ -147,7 +153,11 @@ class DiskIndex:
         """Whether nothing newer is here."""
         return not self._table.has(index) or may_replace(self._stamp[index], generation)
 
-    def add(self, index: int, generation: int, location: Location | None) -> bool:
+    def entry_writer(self, index: int) -> int:
+        """Who wrote an entry, as `add` was told; 0 if an earlier run has."""
+        return int(self._entry_writer[index]) if self._table.has(index) else 0
+
+    def add(self, index: int, generation: int, location: Location | None, writer: int = 0) -> bool:
         """Enter a record, unless there is a newer one. Without a location, only what is older is removed."""
         with self._lock:
             if self._control[_DIRTY]:
@@ -160,6 +170,7 @@ class DiskIndex:
             if is_held(stamp, generation) or not may_replace(stamp, generation):
                 return is_held(stamp, generation)
             self._publish(index, -1 if location is None else generation, location or _NOWHERE)
+            self._entry_writer[index] = writer
         return location is not None
 
     def move(self, index: int, stamp: int, location: Location | None) -> None:
@@ -298,8 +309,8 @@ class DiskIndex:
         with self._lock:
             index = self._held()
             index = index[self._stamps[index] & BUSY == 0]
-            generations = (self._stamps[index] >> GENERATION) - 1
+            generations, samples = (self._stamps[index] >> GENERATION) - 1, self._kept.sample(index)
             locations = [array[index] for array in (self._segments, self._offsets, self._lengths)]
             slots = np.flatnonzero(self._run).tolist()
             ends = {self._number(slot): int(self._bytes[slot]) for slot in slots}
-        segments.write_snapshot(self._folder, np.stack([index, generations, *locations], axis=1), ends)
+        segments.write_snapshot(self._folder, np.stack([samples, generations, *locations], axis=1), ends)

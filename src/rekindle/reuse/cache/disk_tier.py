@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 from rekindle.core.directory import Directory
 from rekindle.reuse.cache import segments
 from rekindle.reuse.cache.disk_index import DiskIndex, Location
+from rekindle.reuse.cache.kept_generations import KeptGenerations
 from rekindle.reuse.cache.record import Record
 from rekindle.reuse.cache.shared_arrays import SharedMemory
 from rekindle.reuse.cache.stamps import generation_of
@@ -75,9 +76,14 @@ class DiskTier:
     """Entries in files, at most one generation of each sample. Failures are reported to `on_error`."""
 
     def __init__(
-        self, memory: SharedMemory, folder: Directory, limit: int | None, on_error: Callable[[str], None]
+        self,
+        memory: SharedMemory,
+        folder: Directory,
+        limit: int | None,
+        on_error: Callable[[str], None],
+        kept: KeptGenerations,
     ) -> None:
-        self.index = DiskIndex(memory, folder)
+        self.index, self._kept = DiskIndex(memory, folder, kept), kept
         self._folder, self._limit, self._on_error = folder, limit, on_error
         self._segment_bytes = _SEGMENT_BYTES if limit is None else min(_SEGMENT_BYTES, limit // _MIN_SEGMENTS)
         self._readers: dict[int, _File] = {}
@@ -113,7 +119,7 @@ class DiskTier:
         why = "they are damaged"
         try:
             file = self._readers.get(number) or self._open_reader(number)
-            content = segments.read(file.fd, offset, index, generation, length)
+            content = segments.read(file.fd, offset, self._kept.sample(index), generation, length)
         except OSError as error:
             content, why = None, str(error)
         if content is None and self.index.stamp(index) == stamp:
@@ -132,13 +138,13 @@ class DiskTier:
             self._readers[number] = file
             return file
 
-    def put(self, index: int, generation: int, record: Record) -> bool:
+    def put(self, index: int, generation: int, record: Record, writer: int = 0) -> bool:
         """Keep a record and drop the older generation; False if there is no space, or a newer one is here."""
         if not self.index.would_take(index, generation):
             return False
         with self._write_lock:
             location = self._append(index, generation, record)
-        return self.index.add(index, generation, location)
+        return self.index.add(index, generation, location, writer)
 
     def _append(self, index: int, generation: int, record: Record) -> Location | None:
         """Write a record to this process's segment; None if there is no space or the disk fails."""
@@ -152,7 +158,8 @@ class DiskTier:
             if self._segment < 0 or full:
                 self._next_segment()
             offset = self._end
-            self._end = segments.append(self._fd, offset, index, generation, record)
+            sample = self._kept.sample(index)
+            self._end = segments.append(self._fd, offset, sample, generation, record)
             return Location(self._segment, offset, record.nbytes)
         except OSError as error:
             self._retry_at = time.monotonic() + _RETRY_SECONDS

@@ -45,8 +45,8 @@ def checked_memory(memory: Memory) -> int | None:
     )
 
 
-def memory_budget(memory: Memory) -> int:
-    """How many bytes of values a store may hold in memory; "auto" is this rank's share of a half.
+def memory_budget(memory: Memory, *, whole_host: bool = False) -> int:
+    """How many bytes of values a store may hold in memory; "auto" is a half, or this rank's share of that.
 
     >>> memory_budget(1) == os.sysconf("SC_PAGE_SIZE")
     True
@@ -54,7 +54,8 @@ def memory_budget(memory: Memory) -> int:
     nbytes = checked_memory(memory)
     if nbytes is None:
         available = available_memory()
-        nbytes = (_IF_UNKNOWN if available is None else available // _AUTO_SHARE) // _local_ranks()
+        nbytes = _IF_UNKNOWN if available is None else available // _AUTO_SHARE
+        nbytes //= 1 if whole_host else _local_ranks()
     page = os.sysconf("SC_PAGE_SIZE")
     return -(-nbytes // page) * page
 

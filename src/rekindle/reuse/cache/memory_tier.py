@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from rekindle.reuse.cache import heap
 from rekindle.reuse.cache.entry_table import TableSpec
 from rekindle.reuse.cache.heap import Heap
+from rekindle.reuse.cache.kept_generations import KeptGenerations
 from rekindle.reuse.cache.record import Record, aligned
 from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
 from rekindle.reuse.cache.stamps import (
@@ -20,6 +21,7 @@ from rekindle.reuse.cache.stamps import (
     GENERATION,
     are_held,
     fence,
+    generation_of,
     is_held,
     may_replace,
     next_stamp,
@@ -40,7 +42,7 @@ def fields() -> list[Field]:
 
 def tables(size: int) -> dict[str, TableSpec]:
     """The shared table of the tier, for `size` samples."""
-    return {_TABLE: TableSpec(("stamp", "offset", "length", "block_size"), size)}
+    return {_TABLE: TableSpec(("stamp", "offset", "length", "block_size", "writer"), size)}
 
 
 class MemoryTier:
@@ -57,6 +59,7 @@ class MemoryTier:
         self._stamp, self._offset, self._length, self._block_size = (
             array.data for array in (self._stamps, self._offsets, self._lengths, self._block_sizes)
         )
+        self._writer = memory.arrays["writer"].data
 
     @property
     def capacity(self) -> int:
@@ -91,11 +94,19 @@ class MemoryTier:
         fence()
         return bool(self._stamp[index] == stamp)
 
+    def writer(self, index: int) -> int:
+        """Who wrote an entry, as `put` was told."""
+        return int(self._writer[index])
+
+    def generation(self, index: int) -> int:
+        """The generation of an entry; -1 if there is none."""
+        return generation_of(self._stamp[index]) if self._table.has(index) else -1
+
     def would_take(self, index: int, generation: int) -> bool:
         """Whether nothing newer is here."""
         return not self._table.has(index) or may_replace(self._stamp[index], generation)
 
-    def put(self, index: int, generation: int, record: Record) -> bool:
+    def put(self, index: int, generation: int, record: Record, writer: int = 0) -> bool:
         """Keep a record and drop the older generation; False if there is no space, or a newer one is here."""
         with self._lock:
             if self._control[_DIRTY]:
@@ -111,6 +122,7 @@ class MemoryTier:
                 return False
             self._control[_DIRTY] = 1
             kept = self._write(index, generation, record)
+            self._writer[index] = writer
             self._control[_DIRTY] = 0
             return kept
 
@@ -151,6 +163,22 @@ class MemoryTier:
             self._length[index] = 0
             self._stamp[index] = next_stamp(stamp, -1)
             self._control[_DIRTY] = 0
+
+    def drop_superseded(self, kept: KeptGenerations, epoch: int) -> None:
+        """Remove what nobody uses any more who has reached this epoch, where a newer generation is here."""
+        with self._lock:
+            if self._control[_DIRTY]:
+                self.recover()
+            rows = kept.all_rows(self._table.used(), len(self._stamps))
+            generations = np.where(
+                self._table.are_there(rows), (self._stamps[rows] >> GENERATION) - 1, -1
+            ).reshape(-1, kept.ways)
+            is_older = (generations >= 0) & (generations < generations.max(axis=1, initial=-1, keepdims=True))
+            over = rows.reshape(-1, kept.ways)[is_older & kept.is_over(generations, epoch)]
+            if len(over):
+                self._control[_DIRTY] = 1
+                self._stamps[over] |= BUSY
+                self.recover()
 
     def _count(self, entries: int, nbytes: int) -> None:
         self._control[_ENTRIES] += entries

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +18,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.core.memfd import anonymous_file, map_file, reserve
+from rekindle.core.memfd import anonymous_file, identity, map_file, reserve
 from rekindle.errors import OutOfMemoryError
 from rekindle.reuse.cache.entry_table import EntryTable, TableSpec
 
@@ -43,10 +45,22 @@ class SharedLock:
     def __enter__(self) -> None:
         self._threads.acquire()
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
+            self._lock_file()
         except BaseException:
             self._threads.release()
             raise
+
+    def _lock_file(self) -> None:
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
+                return
+            except OSError as error:
+                # The kernel sees processes and not threads: two that wait for two locks of each other, each
+                # held by another thread than the one that waits, look like a deadlock.
+                if error.errno != errno.EDEADLK:
+                    raise
+            time.sleep(0.001)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,6 +82,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+# The memory that other processes may have found, by its file. Once a process: if one of two descriptors of a
+# file is closed, the process loses the locks it has by the other.
+_found: weakref.WeakValueDictionary[tuple[int, int], SharedMemory] = weakref.WeakValueDictionary()
+
+
 class SharedMemory:
     """Named arrays, zero at first, then tables and a heap whose pages are reserved on demand.
 
@@ -82,8 +101,11 @@ class SharedMemory:
 
     """
 
-    def __init__(self, fields: list[Field], tables: dict[str, TableSpec], heap: int, fd: int = -1) -> None:
-        self._fields, self._tables, self._heap = fields, tables, heap
+    def __init__(
+        self, fields: list[Field], tables: dict[str, TableSpec], heap: int, *, fd: int = -1, name: str = ""
+    ) -> None:
+        self._fields, self._tables, self._heap, self._name = fields, tables, heap, name
+        self._users = 1
         flags: list[Field] = [(f"{name}_used", np.uint8, spec.chunks) for name, spec in tables.items()]
         starts, end = [], 0
         for _, kind, count in [*fields, *flags]:
@@ -94,7 +116,7 @@ class SharedMemory:
         for name, spec in tables.items():
             self._table_starts[name] = end
             end += spec.nbytes
-        self._heap_start = end
+        self._heap_start, self.nbytes = end, end + heap
         self.fd, memory = self._open(fd)
         self.arrays: dict[str, NDArray[np.int64]] = {}
         self.flags: dict[str, NDArray[np.uint8]] = {}
@@ -112,20 +134,36 @@ class SharedMemory:
             self.arrays |= table.columns
         self.heap = memory[self._heap_start :]
         self.lock = SharedLock(self.fd)
+        if name:
+            _found[identity(os.fstat(self.fd))] = self
+
+    @staticmethod
+    def attached(file: tuple[int, int]) -> SharedMemory | None:
+        """The memory in this file, if this process has it open under a name already."""
+        memory = _found.get(file)
+        return memory if memory is not None and memory.fd >= 0 else None
+
+    def used_again(self) -> SharedMemory:
+        """Count one more user in this process: the memory must be closed once more."""
+        self._users += 1
+        return self
 
     def _open(self, fd: int) -> tuple[int, NDArray[np.uint8]]:
-        """A descriptor of the memory, new unless it is given, and its bytes."""
+        """A descriptor of the memory, new unless it is given, and its bytes; ValueError if it is another."""
+        if fd >= 0 and (found := os.fstat(fd).st_size) != self.nbytes:
+            os.close(fd)
+            raise ValueError(f"a memory file has {found} bytes, not {self.nbytes}")
         try:
             if fd < 0:
-                fd = anonymous_file(self._heap_start + self._heap)
+                fd = anonymous_file(self.nbytes, self._name)
                 reserve(fd, 0, self._reserved)
-            return fd, map_file(fd, self._heap_start + self._heap)
+            return fd, map_file(fd, self.nbytes)
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
             raise OutOfMemoryError(
                 f"no memory for the index of a cache, {self._reserved / 2**20:.1f} MiB, or no addresses for "
-                f"{(self._heap_start + self._heap) / 2**20:.1f} MiB: {error.strerror}. Train without reuse, "
+                f"{self.nbytes / 2**20:.1f} MiB: {error.strerror}. Train without reuse, "
                 "or raise the memory limits of this process."
             ) from error
 
@@ -145,16 +183,19 @@ class SharedMemory:
         return True
 
     def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[object, ...]]:
-        return _unpickle, (self._fields, self._tables, self._heap, DupFd(self.fd))
+        return _unpickle, (self._fields, self._tables, self._heap, self._name, DupFd(self.fd))
 
     def close(self) -> None:
-        """Release the memory; other processes, and arrays in it, keep it alive."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        """Release the memory; other users, other processes, and arrays in it, keep it alive."""
+        self._users -= 1
+        if self._users <= 0:
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)
 
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):
+            self._users = 0
             self.close()
 
 
@@ -165,6 +206,6 @@ class _Duplicate(Protocol):
 
 
 def _unpickle(
-    fields: list[Field], tables: dict[str, TableSpec], heap: int, duplicate: _Duplicate
+    fields: list[Field], tables: dict[str, TableSpec], heap: int, name: str, duplicate: _Duplicate
 ) -> SharedMemory:
-    return SharedMemory(fields, tables, heap, duplicate.detach())
+    return SharedMemory(fields, tables, heap, fd=duplicate.detach(), name=name)

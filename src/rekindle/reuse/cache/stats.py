@@ -1,4 +1,8 @@
-"""How a store was used: counters that all its workers add to, each in a cache line of its own."""
+"""How a store was used: counters that all its workers add to, each in a cache line of its own.
+
+They are in memory of their own, also where the cache is shared with other ranks or jobs: each counts for
+itself.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from numpy.typing import NDArray
 
 from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
 
-HITS, MISSES, REFUSED, ERRORS, MICROSECONDS = range(5)
+HITS, MISSES, REFUSED, ERRORS, MICROSECONDS, FROM_OTHERS = range(6)
 _COLUMNS = 8  # of 8 bytes: a cache line
 _ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What a store holds and how all its workers used it."""
+    """What a store holds, and how all its workers used it; other ranks and jobs that share it not counted."""
 
     entries: int
     nbytes: int
@@ -28,6 +32,7 @@ class StoreStats:
     misses: int
     refused: int
     errors: int
+    from_others: int  # of the hits: of values that another rank or job has computed
     seconds: float  # spent on computing values that were missing, as reported by `note_seconds`
 
 
@@ -43,13 +48,15 @@ def total(stats: Iterable[StoreStats]) -> StoreStats:
         misses=sum(one.misses for one in found),
         refused=sum(one.refused for one in found),
         errors=sum(one.errors for one in found),
+        from_others=sum(one.from_others for one in found),
         seconds=sum(one.seconds for one in found),
     )
 
 
-def fields() -> list[Field]:
-    """The shared arrays of the counters."""
-    return [("counter_rows", np.int64, 8), ("counters", np.int64, _ROWS * _COLUMNS)]
+def counter_memory() -> SharedMemory:
+    """Memory for the counters of a store."""
+    fields: list[Field] = [("counter_rows", np.int64, 8), ("counters", np.int64, _ROWS * _COLUMNS)]
+    return SharedMemory(fields, {}, 0)
 
 
 class CacheCounters:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from rekindle.reuse.cache.memory_budget import memory_budget
 from rekindle.reuse.cache.stats import StoreStats
 from rekindle.reuse.cache.store import Store, StoreArguments
-from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.job import Job
 
 
@@ -39,7 +38,7 @@ def without_store(job: Job) -> Job:
     """The job as it is sent: a store is memory of this machine."""
     if job.reused is None or job.reused.store is None:
         return job
-    return replace(job, reused=WorkerView(job.reused.split, None))
+    return replace(job, reused=replace(job.reused, store=None))
 
 
 class ActorCache:
@@ -57,7 +56,7 @@ class ActorCache:
         if self._store is None or self._key != recipe.key:
             self.close()
             self._store, self._key = recipe.make(), recipe.key
-        return replace(job, reused=WorkerView(job.reused.split, self._store))
+        return replace(job, reused=replace(job.reused, store=self._store))
 
     @property
     def stats(self) -> StoreStats | None:

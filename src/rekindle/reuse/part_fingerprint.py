@@ -1,0 +1,143 @@
+"""What the cached part of a sample depends on: the values, arrays and code of whatever computes it.
+
+Two processes that find the same fingerprint compute the same parts, so they may share a cache. It is taken by
+pickling, as workers get a dataset that are not forked, with arrays, functions and classes replaced by what
+they consist of. A function counts with its code, its closure and the globals that it reads; those of
+installed libraries count by name. What cannot be pickled has no fingerprint.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import types
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from rekindle.core.object_state import LIBRARIES, global_names, vars_of
+from rekindle.prepare.declared import fingerprint
+from rekindle.reuse.split_dataset import NativeSplit, Split
+
+# Seeded for each sample, so what state they are in does not matter.
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+def part_fingerprint(split: Split, steps: list[Any]) -> str | None:
+    """Equal for two splits that compute the same parts of samples; None if that cannot be found out.
+
+    `steps` are those before the split. A dataset that declares a `fingerprint` is taken at its word.
+    """
+    declared = fingerprint(split.read_from)
+    first = split.first_part if declared is None else (declared, steps, isinstance(split, NativeSplit))
+    digest = xxhash.xxh3_128()
+    try:
+        _Digest(_Sink(digest)).dump((type(split).__name__, first))
+    except Exception:  # Anything may happen in a user's `__reduce__` and `__getstate__`.
+        return None
+    return digest.hexdigest()
+
+
+class _Sink:
+    """A file that only counts what is written to it."""
+
+    def __init__(self, digest: xxhash.xxh3_128) -> None:
+        self._digest = digest
+
+    def write(self, content: bytes) -> int:
+        self._digest.update(content)
+        return len(content)
+
+
+class _Digest(pickle.Pickler):
+    """Writes what an object consists of, never to be read again."""
+
+    def __init__(self, sink: _Sink) -> None:
+        super().__init__(sink, protocol=5)
+        self._seen: set[int] = set()  # functions and classes, which may refer to themselves
+
+    def reducer_override(self, value: Any) -> Any:
+        """What stands for an object, where its own way of pickling does not do."""
+        if isinstance(value, np.memmap):
+            name = os.fspath(value.filename) if value.filename is not None else ""
+            return _noted("memmap", name, _file(name), value.offset, value.shape, value.dtype.str)
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            content = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value).data.cast("B"))
+            return _noted("array", value.shape, value.dtype.str, content)
+        if isinstance(value, torch.Tensor):
+            flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            return _noted("tensor", tuple(value.shape), str(value.dtype), flat)
+        if isinstance(value, _GENERATORS):
+            return _noted("generator", type(value).__name__)
+        if isinstance(value, types.ModuleType):
+            return _noted("module", value.__name__)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        return NotImplemented
+
+    def _function(self, function: types.FunctionType) -> Any:
+        is_library, name = _is_library(function.__module__), function.__qualname__
+        if is_library and "<" not in name:
+            return NotImplemented
+        if self._was_seen(function):
+            return _noted("function again", name)
+        reads = {} if is_library else function.__globals__
+        used = [(one, reads[one]) for one in sorted(global_names(function.__code__)) if one in reads]
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _has_contents(cell)]
+        settings = function.__defaults__, function.__kwdefaults__
+        return _noted("function", name, _code(function.__code__), settings, cells, used)
+
+    def _class(self, kind: type) -> Any:
+        if _is_library(kind.__module__):
+            return NotImplemented
+        if self._was_seen(kind):
+            return _noted("class again", kind.__qualname__)
+        entries = []
+        for name, entry in sorted(vars_of(kind).items()):
+            unwrapped = getattr(entry, "__func__", entry)  # of static and class methods
+            if isinstance(entry, property):
+                unwrapped = entry.fget
+            is_code = isinstance(unwrapped, types.FunctionType)
+            if is_code or not (name.startswith("_") or isinstance(entry, _DESCRIPTORS)):
+                entries.append((name, unwrapped))
+        return _noted("class", kind.__qualname__, kind.__bases__, entries)
+
+    def _was_seen(self, value: object) -> bool:
+        seen = id(value) in self._seen
+        self._seen.add(id(value))
+        return seen
+
+
+def _noted(*parts: object) -> tuple[Any, tuple[object, ...]]:
+    return _noted, parts
+
+
+def _is_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in LIBRARIES
+
+
+def _has_contents(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # A variable that has no value yet.
+        return False
+
+
+def _code(code: types.CodeType) -> tuple[object, ...]:
+    """What a function does, without where it is written."""
+    constants = [
+        _code(one) if isinstance(one, types.CodeType) else (type(one).__name__, repr(one))
+        for one in code.co_consts
+    ]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants)
+
+
+def _file(path: str) -> tuple[int, int]:
+    state = os.stat(path)
+    return state.st_size, state.st_mtime_ns
