@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from rekindle.run.in_flight_batch import Part
 
-# A part should keep a worker busy for this long: less, and messages cost more than they help.
-_WORTHWHILE_SECONDS = 0.002
+# A part should keep a worker busy for this long: less, and messages cost more than they help. And for this
+# long for each worker there is: the one process that sends and receives them all must keep up.
+_WORTHWHILE_SECONDS, _SECONDS_PER_WORKER = 0.002, 0.0005
 # A batch is split into this many parts a worker, so that a slow sample holds up little.
 _PARTS_PER_WORKER = 4
 # As many parts a worker should be in flight, so that it has one to go on with: parts are not larger for it.
@@ -53,7 +54,8 @@ class WorkSplitter:
         if self._sample_seconds is None:
             return -(-rows // self.workers)
         evenly = -(-rows // (self.workers * _PARTS_PER_WORKER))
-        worthwhile = int(_WORTHWHILE_SECONDS / max(self._sample_seconds, 1e-9)) + 1
+        busy = max(_WORTHWHILE_SECONDS, _SECONDS_PER_WORKER * self.workers)
+        worthwhile = int(busy / max(self._sample_seconds, 1e-9)) + 1
         most = batches * rows // (self.workers * _PARTS_IN_FLIGHT)
         return max(evenly, min(worthwhile, most))
 
