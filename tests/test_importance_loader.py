@@ -502,8 +502,8 @@ def _damaged():
     yield "importance", {**state, "importance_state": 5}
     yield "rate", changed(method={**own["method"], "rate": 0.2})
     yield "loss", changed(scores={**own["scores"], "loss": own["scores"]["loss"][:-1]})
-    yield "count", changed(scores={**own["scores"], "count": own["scores"]["count"].float()})
-    yield "mean", changed(scores={key: value for key, value in own["scores"].items() if key != "mean"})
+    yield "loads", changed(scores={**own["scores"], "loads": own["scores"]["loads"].float()})
+    yield "rival", changed(scores={key: value for key, value in own["scores"].items() if key != "rival"})
     yield "ids", changed(ids=own["ids"] + SIZE)
     yield "weights", changed(weights=own["weights"][:-1])
     yield "epoch", changed(epoch=-1)

@@ -1,5 +1,7 @@
 """Plans of chosen samples: budgets are exact, and unbiased methods count every sample for 1."""
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 import rekindle as rk
 from rekindle.choose import Measured, Scores
 from rekindle.choose.importance.criteria import cross_entropy, cross_entropy_of_iowa, importance, io, margin
+from rekindle.choose.importance.method import arrays_read_by, as_method
 from rekindle.choose.importance.percentiles import percentiles
 from rekindle.choose.importance.systematic_sampling import (
     capped,
@@ -327,3 +330,52 @@ def test_parameters_that_cannot_work_are_refused(make):
 def test_a_plan_that_cannot_be_used_is_refused_with_its_methods_name(planned):
     with pytest.raises(rk.ArgumentError, match=r"Mine\.plan"):
         validated(planned, 10, "Mine")
+
+
+# What is kept of every sample.
+
+
+class ReadsMore(rk.InfoBatch):
+    """A method derived from one that declares what it reads."""
+
+    def plan(self, epoch, scores):
+        return np.flatnonzero(scores.correct != 1), None
+
+
+@pytest.mark.parametrize(
+    ("method", "most"),
+    [
+        (rk.InfoBatch(epochs=5), 16),
+        (rk.SelectiveBackprop(), 16),
+        (rk.OnlineBatchSelection(epochs=5), 16),
+        (rk.RandomSubset(), 16),
+        (rk.Kakurenbo(epochs=5), 21),
+        (rk.ActiveBias(), 36),
+        (rk.Buckets(), 41),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_method_keeps_only_what_it_reads(method, most):
+    size, reads = 1000, arrays_read_by(method)
+    scores, everything = Scores.unknown(size, 3, reads), Scores.unknown(size, 3)
+    rng = np.random.default_rng(0)
+    for epoch in range(3):
+        p = rng.random(size).astype(np.float32)
+        correct, age = (p > 0.5).astype(np.int8), np.zeros(size, np.int32)
+        found = Measured(np.arange(size), -np.log(p), p, 1 - p, correct, age)
+        scores.note(epoch, found)
+        everything.note(epoch, found)
+    kept = {name: array for name, array in scores.arrays().items() if array.flags.writeable}
+    assert sum(array.nbytes for array in kept.values()) <= most * size
+    for name, array in kept.items():
+        assert np.array_equal(array, everything.arrays()[name], equal_nan=True)
+    ids, weights = copy.deepcopy(method).plan(4, scores)
+    expected_ids, expected_weights = copy.deepcopy(method).plan(4, everything)
+    assert np.array_equal(ids, expected_ids)
+    assert (weights is None) == (expected_weights is None)
+    assert weights is None or np.array_equal(weights, expected_weights)
+
+
+def test_a_derived_method_has_all_scores():
+    assert arrays_read_by(ReadsMore(epochs=5)) is None
+    assert arrays_read_by(as_method(rk.InfoBatch(epochs=5))) == frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from rekindle.core import counter_rng
 
 _LOADS_REMEMBERED = 4
 _AT_ONCE = 1 << 16  # samples
+_ALWAYS_KEPT = frozenset({"loss", "epoch", "uses", "turns"})
+_Number = TypeVar("_Number", bound=np.number[Any])
 
 
 class Measured(NamedTuple):
@@ -77,6 +79,8 @@ class Scores:
         turns: In how many of them its cached part was used: that of all near-duplicates that share one.
         made: How often it had been chosen before its cached part was computed last; −1 for never.
         wait_seconds, work_seconds: How long the training loops waited for batches and worked on them.
+        kept: The arrays that are kept, for a method that reads no others; None for all. The others take no
+            memory, and have the values of samples that were never measured.
 
     """
 
@@ -94,33 +98,42 @@ class Scores:
     load_seconds: NDArray[np.float32]
     nbytes: NDArray[np.int64]
     loads: NDArray[np.int32]
-    uses: NDArray[np.int64]
-    turns: NDArray[np.int64]
+    uses: NDArray[np.int32]
+    turns: NDArray[np.int32]
     made: NDArray[np.int32]
     wait_seconds: float = 0.0
     work_seconds: float = 0.0
+    kept: frozenset[str] | None = None
 
     @classmethod
-    def unknown(cls, size: int, seed: int) -> Scores:
+    def unknown(cls, size: int, seed: int, kept: frozenset[str] | None = None) -> Scores:
         """The scores before anything was measured."""
+        kept = None if kept is None else kept | _ALWAYS_KEPT
+
+        def full(name: str, value: float, dtype: type[_Number]) -> NDArray[_Number]:
+            if kept is None or name in kept:
+                return np.full(size, value, dtype=dtype)
+            return np.broadcast_to(np.asarray(value, dtype=dtype), size)
+
         return cls(
+            kept=kept,
             seed=seed,
-            loss=np.full(size, np.nan, dtype=np.float32),
-            probability=np.full(size, np.nan, dtype=np.float32),
-            rival=np.full(size, np.nan, dtype=np.float32),
-            correct=np.full(size, -1, dtype=np.int8),
-            epoch=np.full(size, -1, dtype=np.int32),
-            age=np.full(size, -1, dtype=np.int32),
-            count=np.zeros(size, dtype=np.int32),
-            mean=np.zeros(size, dtype=np.float64),
-            squares=np.zeros(size, dtype=np.float64),
-            forgotten=np.zeros(size, dtype=np.int32),
-            load_seconds=np.full(size, np.nan, dtype=np.float32),
-            nbytes=np.full(size, -1, dtype=np.int64),
-            loads=np.zeros(size, dtype=np.int32),
-            uses=np.zeros(size, dtype=np.int64),
-            turns=np.zeros(size, dtype=np.int64),
-            made=np.full(size, -1, dtype=np.int32),
+            loss=full("loss", np.nan, np.float32),
+            probability=full("probability", np.nan, np.float32),
+            rival=full("rival", np.nan, np.float32),
+            correct=full("correct", -1, np.int8),
+            epoch=full("epoch", -1, np.int32),
+            age=full("age", -1, np.int32),
+            count=full("count", 0, np.int32),
+            mean=full("mean", 0, np.float64),
+            squares=full("squares", 0, np.float64),
+            forgotten=full("forgotten", 0, np.int32),
+            load_seconds=full("load_seconds", np.nan, np.float32),
+            nbytes=full("nbytes", -1, np.int64),
+            loads=full("loads", 0, np.int32),
+            uses=full("uses", 0, np.int32),
+            turns=full("turns", 0, np.int32),
+            made=full("made", -1, np.int32),
         )
 
     def __len__(self) -> int:
@@ -182,20 +195,38 @@ class Scores:
         """Take in the measurements of an epoch: of several of one sample, the last; no NaN losses."""
         rows = _last_of_each(measured.ids, np.isfinite(measured.loss))
         ids = measured.ids[rows]
-        correct, loss = measured.correct[rows], measured.loss[rows]
-        probability = measured.probability[rows]
-        probability = np.where(np.isnan(probability), np.exp(-np.maximum(loss, 0)), probability)
-        self.forgotten[ids] += (self.correct[ids] == 1) & (correct == 0)
-        self.loss[ids], self.probability[ids] = loss, probability
-        self.rival[ids], self.correct[ids] = measured.rival[rows], correct
-        self.epoch[ids], self.age[ids] = epoch, measured.age[rows]
-        self.count[ids] += 1
-        before = probability - self.mean[ids]
-        self.mean[ids] += before / self.count[ids]
-        self.squares[ids] += before * (probability - self.mean[ids])
+        loss = self.loss[ids] = measured.loss[rows]
+        self.epoch[ids] = epoch
+        if self._keeps("correct"):
+            correct = measured.correct[rows]
+            if self._keeps("forgotten"):
+                self.forgotten[ids] += (self.correct[ids] == 1) & (correct == 0)
+            self.correct[ids] = correct
+        if self._keeps("rival"):
+            self.rival[ids] = measured.rival[rows]
+        if self._keeps("age"):
+            self.age[ids] = measured.age[rows]
+        if self._keeps("probability") or self._keeps("mean"):
+            probability = measured.probability[rows]
+            probability = np.where(np.isnan(probability), np.exp(-np.maximum(loss, 0)), probability)
+            self._note_probability(ids, probability)
+
+    def _note_probability(self, ids: NDArray[np.int64], probability: NDArray[np.float32]) -> None:
+        if self._keeps("probability"):
+            self.probability[ids] = probability
+        if self._keeps("mean"):
+            self.count[ids] += 1
+            before = probability - self.mean[ids]
+            self.mean[ids] += before / self.count[ids]
+            self.squares[ids] += before * (probability - self.mean[ids])
+
+    def _keeps(self, name: str) -> bool:
+        return self.kept is None or name in self.kept
 
     def note_loads(self, loaded: Loaded) -> None:
         """Take in what loading samples cost; of several loads of one sample, the last."""
+        if not self._keeps("loads"):
+            return
         rows = _last_of_each(loaded.ids, np.isfinite(loaded.seconds))
         ids, seconds = loaded.ids[rows], loaded.seconds[rows]
         self.loads[ids] += 1

@@ -27,6 +27,7 @@ class ActiveBias(ImportanceMethod):
 
     """
 
+    reads = frozenset({"count", "mean", "squares"})
     warmup: int = 3
     smoothness: float = 1.0
     even_batches = True

@@ -83,6 +83,7 @@ class Buckets(ImportanceMethod):
 
     """
 
+    reads = frozenset({"probability", "rival", "correct", "load_seconds", "nbytes", "loads"})
     warmup: int = 5
     rate: float = 0.05
     most_waiting: float = 0.5

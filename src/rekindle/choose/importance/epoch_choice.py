@@ -27,7 +27,7 @@ def choose_samples(
     if duplicates is not None:
         ids, weights = duplicates.epochs.reduce(ids, weights, epoch)
     rank, world = distributed.rank_and_world()
-    choice = Choice(ids, weights, scores.turns[ids], bool(method.even_batches), rank, world)
+    choice = Choice(ids, weights, scores.turns[ids].astype(np.int64), bool(method.even_batches), rank, world)
     choice = choice.shared_evenly(scores.seed, epoch)
     if refresh is not None:
         recomputing, due = refresh.recompute(choice, epoch, scores)

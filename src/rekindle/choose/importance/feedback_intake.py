@@ -26,7 +26,7 @@ class FeedbackIntake:
     def report(
         self,
         last: YieldedBatch | None,
-        uses: NDArray[np.int64],
+        uses: NDArray[np.integer],
         losses: object,
         logits: object,
         targets: object,

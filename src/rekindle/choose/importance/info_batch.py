@@ -32,6 +32,7 @@ class InfoBatch(ImportanceMethod):
 
     """
 
+    reads = frozenset()
     epochs: int
     ratio: float = 0.5
     anneal: float = 0.125

@@ -36,6 +36,7 @@ class Kakurenbo(ImportanceMethod):
 
     """
 
+    reads = frozenset({"probability", "correct"})
     epochs: int
     hide: float = 0.3
     confidence: float = 0.7

@@ -40,6 +40,10 @@ class ImportanceMethod(ABC):
     even_batches: bool = False
     """Whether weights are scaled to a mean of 1 in each batch."""
 
+    reads: frozenset[str] | None = None
+    """The arrays of `Scores` that the `plan` of this class uses, beside `loss`, `epoch` and `uses`; None for
+    any of them. Others take no memory. Counts only in the class that defines `plan`."""
+
     @abstractmethod
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """The samples of this epoch, as indices, and what each counts for in the loss (None for 1).
@@ -73,6 +77,13 @@ def as_method(given: EpochPlanner) -> ImportanceMethod:
 def name_of(method: object) -> str:
     """The name of a method's class, for messages and checkpoints."""
     return type(_original(method)).__name__
+
+
+def arrays_read_by(method: ImportanceMethod) -> frozenset[str] | None:
+    """The arrays of `Scores` that a method uses; None if that may be any: a subclass has its own `plan`."""
+    own = next(vars(kind) for kind in type(method).__mro__ if "plan" in vars(kind))
+    reads: frozenset[str] | None = own.get("reads")
+    return reads
 
 
 def parameters_of(method: object) -> dict[str, Parameter]:

@@ -33,6 +33,7 @@ class OnlineBatchSelection(ImportanceMethod):
 
     """
 
+    reads = frozenset()
     epochs: int
     pressure: float = 100.0
     final_pressure: float = 1.0

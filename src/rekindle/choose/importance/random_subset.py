@@ -28,6 +28,7 @@ class RandomSubset(ImportanceMethod):
 
     """
 
+    reads = frozenset()
     keep: float = 0.5
     cycle: bool = True
     needs_feedback = False

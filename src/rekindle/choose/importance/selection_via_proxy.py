@@ -43,6 +43,7 @@ class SelectionViaProxy(ImportanceMethod):
 
     """
 
+    reads = frozenset()
     file: str
     keep: float = 0.5
     criterion: str = "least_confidence"

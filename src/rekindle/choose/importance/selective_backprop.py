@@ -37,6 +37,7 @@ class SelectiveBackprop(ImportanceMethod):
 
     """
 
+    reads = frozenset()
     beta: float = 3.0
     keep: float | None = None
     warmup: int = 1

@@ -11,7 +11,14 @@ from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.epoch_choice import choose_samples
 from rekindle.choose.importance.epoch_findings import EpochFindings
 from rekindle.choose.importance.feedback_intake import FeedbackIntake
-from rekindle.choose.importance.method import EpochPlanner, Parameter, as_method, name_of, parameters_of
+from rekindle.choose.importance.method import (
+    EpochPlanner,
+    Parameter,
+    arrays_read_by,
+    as_method,
+    name_of,
+    parameters_of,
+)
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Findings, Scores
 from rekindle.choose.selection import Choice
@@ -44,7 +51,9 @@ class ImportanceSession:
         self.method = as_method(copy.deepcopy(method))
         self.name = name_of(self.method)
         self.duplicates, self.refresh = duplicates, refresh
-        self.scores = Scores.unknown(size, seed)
+        reads = arrays_read_by(self.method)
+        kept = None if reads is None else reads | ({"made", "age"} if refresh is not None else frozenset())
+        self.scores = Scores.unknown(size, seed, kept)
         self.epoch = -1
         self.choice: Choice | None = None
         self._collect_from(counters)

@@ -19,6 +19,7 @@ from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
 from rekindle.errors import StateError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_SAVED_AS = {"uses": np.dtype(np.int64), "turns": np.dtype(np.int64)}  # others as they are
 
 
 class ImportanceState(TypedDict):
@@ -43,7 +44,9 @@ def save(session: ImportanceSession) -> ImportanceState:
     scores, epoch, choice, found = session.progress()
     return {
         "method": session.identity,
-        "scores": {name: _tensor(array) for name, array in scores.arrays().items()},
+        "scores": {
+            name: _tensor(array.astype(_SAVED_AS.get(name, array.dtype))) for name, array in _kept(scores)
+        },
         "seconds": [scores.wait_seconds, scores.work_seconds],
         "epoch": epoch,
         "world": 1 if choice is None else choice.world,
@@ -67,7 +70,7 @@ def load(session: ImportanceSession, state: object, seed: int) -> None:
             "Create the loader with the same importance=, or do not load this checkpoint."
         )
     size = len(session.scores)
-    scores = _scores(fields, size, seed)
+    scores = _scores(fields, Scores.unknown(size, seed, session.scores.kept))
     choice = _choice(fields, scores, session.refresh is not None and not session.refresh.shared)
     measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
     wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
@@ -91,13 +94,18 @@ def steps_at(session: ImportanceSession, position: Position, batch_size: int, dr
     return 0
 
 
-def _scores(fields: StateFields, size: int, seed: int) -> Scores:
-    scores, saved = Scores.unknown(size, seed), fields.inner("scores")
-    for name, array in scores.arrays().items():
-        array[:] = _checked(saved, name, array.dtype, size)
+def _kept(scores: Scores) -> list[tuple[str, NDArray[np.generic]]]:
+    """The arrays that hold something, by name."""
+    return [(name, array) for name, array in scores.arrays().items() if array.flags.writeable]
+
+
+def _scores(fields: StateFields, scores: Scores) -> Scores:
+    saved = fields.inner("scores")
+    for name, array in _kept(scores):
+        array[:] = _checked(saved, name, np.dtype(_SAVED_AS.get(name, array.dtype)), len(scores))
     known = scores.known
-    for name in ("loss", "probability"):
-        if (np.isfinite(getattr(scores, name)) != known).any():
+    for name, array in _kept(scores):
+        if name in ("loss", "probability") and (np.isfinite(array) != known).any():
             saved.refuse(name, "expected a number for each sample that was measured, and NaN for all others")
     if (scores.squares > scores.count + 1).any():
         saved.refuse("squares", "larger than the squares of so many probabilities can be")
@@ -126,7 +134,9 @@ def _choice(fields: StateFields, scores: Scores, is_reused: bool) -> Choice | No
             "Save it between two trainings, or resume with as many ranks."
         )
     cached = scores.made[ids].astype(np.int64) if is_reused else None
-    return Choice(ids, weights, turns[ids] - 1, fields.boolean("even_batches"), rank, world, cached)
+    return Choice(
+        ids, weights, turns[ids].astype(np.int64) - 1, fields.boolean("even_batches"), rank, world, cached
+    )
 
 
 def _measured(fields: StateFields, size: int) -> Measured:
