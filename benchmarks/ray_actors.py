@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -120,14 +122,23 @@ class RayData:
         ray.data.DataContext.get_current().enable_progress_bars = False
         self._rows = ray.data.range(len(dataset), override_num_blocks=max(1, len(dataset) // BATCH_SIZE))
         self._rows = self._rows.map_batches(
-            _load, batch_size=BATCH_SIZE, fn_args=(dataset,), concurrency=WORKERS
+            _load,
+            batch_size=BATCH_SIZE,
+            fn_args=(pickle.dumps(dataset),),
+            compute=ray.data.TaskPoolStrategy(size=WORKERS),
         )
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._rows.iter_torch_batches(batch_size=BATCH_SIZE, local_shuffle_buffer_size=None))
 
 
-def _load(rows: dict[str, Any], dataset: Any) -> dict[str, Any]:
+@lru_cache(maxsize=1)
+def _unpickled(pickled: bytes) -> Any:
+    return pickle.loads(pickled)
+
+
+def _load(rows: dict[str, Any], pickled: bytes) -> dict[str, Any]:
+    dataset = _unpickled(pickled)
     samples = [dataset[int(index)] for index in rows["id"]]
     return {
         "image": np.stack([np.asarray(image) for image, _ in samples]),

@@ -12,6 +12,13 @@ from torch.utils.data import _utils
 FATES = ("answer", "answer", "answer", "late", "lost", "dies", "killed", "node dies")
 
 
+def sent(value):
+    """A value as it arrives in another process: a copy, whose arrays are read-only."""
+    buffers = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers])
+
+
 class RayError(Exception):
     pass
 
@@ -44,7 +51,7 @@ class _Ref:
                     one.end = "its node has died" if fate == "node dies" else "killed by `ray.kill`"
             self.result = RayActorError(actor.end)
         else:
-            arguments = pickle.loads(pickle.dumps(self.arguments))
+            arguments = sent(self.arguments)
             _utils.worker._worker_info = actor.worker_info  # as in a process of its own
             self.result = getattr(actor.target, self.method)(*arguments)
             actor.worker_info, _utils.worker._worker_info = _utils.worker._worker_info, None
@@ -74,7 +81,7 @@ class _Actor:
 
 class _Put:
     def __init__(self, value):
-        self.value = pickle.loads(pickle.dumps(value))
+        self.value = sent(value)
 
 
 class RayInProcess:
@@ -85,6 +92,7 @@ class RayInProcess:
         self.exceptions = SimpleNamespace(
             RayError=RayError, RayActorError=RayActorError, ObjectStoreFullError=ObjectStoreFullError
         )
+        self.cloudpickle = pickle
         strategy = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
         self.util = SimpleNamespace(scheduling_strategies=strategy)
 
@@ -131,4 +139,4 @@ class RayInProcess:
     def get(self, ref):
         if isinstance(ref.result, Exception):
             raise ref.result
-        return pickle.loads(pickle.dumps(ref.result))
+        return sent(ref.result)

@@ -247,6 +247,16 @@ def test_a_language_model_that_resumes_goes_on_as_if_it_had_never_stopped(run, t
     assert begun + run("language_model.py", *arguments, 60) == whole
 
 
+@pytest.mark.slow
+def test_ray_train(monkeypatch, request):
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    run_alone = request.getfixturevalue("run_alone")
+    printed = run_alone("with_ray_train.py", "--epochs", 2, "--samples", 400)
+    assert "epoch 1: 200 samples on rank 0" in printed
+    assert losses(printed)[0] < 0.6
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_is_short_says_how_to_run_it_and_is_listed(name):
     text = (EXAMPLES / name).read_text(encoding="utf-8")

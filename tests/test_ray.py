@@ -80,13 +80,14 @@ class Storm:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 def test_a_storm_of_dead_actors_and_nodes_costs_no_sample(nodes):
     """A hundred actors are killed, and ten nodes with all that runs on them."""
     storm = Storm(nodes, actors=100, nodes=10)
     options = {"batch_size": 16, "shuffle": True, "seed": 5}
     wanted = rk.DataLoader(Draws(800, 0.005), **options)
     with rk.DataLoader(Draws(800, 0.005), executor=rk.Ray(workers=4), **options) as loader:
-        for epoch in range(60):
+        for epoch in range(400):
             batches = []
             for batch in loader:
                 batches.append(batch)

@@ -186,6 +186,15 @@ def test_what_is_late_is_loaded_by_another_actor(in_process):
     assert same(found, expected)
 
 
+def test_native_images_are_those_of_a_local_loader(in_process):
+    in_process()
+    images = np.random.default_rng(0).integers(0, 256, (40, 128, 128, 3), dtype=np.uint8)  # more than a MB
+    steps = [rk.transforms.RandomCrop(32), rk.transforms.ToTensor(), rk.transforms.Normalize([0.5], [0.2])]
+    dataset = rk.ArrayImages(images, list(range(40)), transform=steps)
+    options = {"batch_size": 16, "shuffle": True}
+    assert same(load(dataset, executor=rk.Ray(workers=2), **options)[0], load(dataset, **options)[0])
+
+
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=50), st.integers(1, 64))
 def test_a_sample_has_one_home(ids, size):
     homes = home_of(ids, size)

@@ -23,6 +23,7 @@ from rekindle.run.job import Job
 from rekindle.run.messages import CheckCopy, Described, Done, FromWorker, Unit
 from rekindle.run.ray.actor_cache import ActorCache, CacheRecipe
 from rekindle.run.ray.actor_channel import ActorChannel
+from rekindle.run.ray.sent_dataset import SentDataset
 from rekindle.run.worker import Worker
 from rekindle.run.worker_exception import WorkerException, worker_exception
 from rekindle.run.worker_info import RecordingWorkerInfo, seed_worker, stack_without_shared_memory
@@ -131,7 +132,7 @@ class LoadingActor:
         torch.set_num_threads(1)
         stack_without_shared_memory()
 
-    def start(self, loader: str, job: Job, base_seed: int, recipe: CacheRecipe | None) -> Started:
+    def start(self, loader: str, sent: SentDataset, base_seed: int, recipe: CacheRecipe | None) -> Started:
         """Get ready to load for a loader; what an earlier job of it needed is dropped."""
         self._served.pop(loader, None)
         node = this_node()
@@ -144,7 +145,7 @@ class LoadingActor:
                 )
             self._last = loader
             cache = self._caches.setdefault(loader, ActorCache())
-            self._served[loader] = _Served(cache.fill_in(job, recipe), self._number, base_seed)
+            self._served[loader] = _Served(cache.fill_in(sent.job(), recipe), self._number, base_seed)
         except Exception as error:
             failure = worker_exception(error, f"in DataLoader Ray actor {self._number} on node {node}")
             return where._replace(failure=failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from rekindle.core.available_cores import available_cores
 from rekindle.errors import OutOfMemoryError, WorkerError
 from rekindle.run.job import Job
+from rekindle.run.ray.sent_dataset import SentDataset
 from rekindle.run.ray.settings import Ray, check_installed
 
 _ENDED_FROM_OUTSIDE = ("killed by `ray.kill`", "node has died", "node was terminated", "was preempted")
@@ -45,14 +47,14 @@ def _start_here(ray: Any, settings: Ray) -> None:
 def put(ray: Any, job: Job) -> Any:
     """A reference to a job in the object store, from where each node gets it once; its arrays are shared."""
     try:
-        return ray.put(job)
+        return ray.put(SentDataset.of(ray, job))
     except ray.exceptions.ObjectStoreFullError as error:
         raise OutOfMemoryError(
             f"the dataset {_name(job.dataset)} does not fit into Ray's object store: {_first_line(error)}. "
             "Raise object_store_memory of the nodes, or read the data from files that all nodes see "
             "(rekindle.open), of which only the description is sent."
         ) from error
-    except TypeError as error:
+    except (TypeError, pickle.PicklingError, AttributeError) as error:
         raise WorkerError(
             f"the dataset {_name(job.dataset)}, its collate_fn or worker_init_fn cannot be sent to Ray: "
             f"{_first_line(error)}. Open files and connections in the worker, when the first sample is asked "

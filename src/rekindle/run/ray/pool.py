@@ -257,6 +257,9 @@ class RayPool:
 
     def _lost(self, call: _Call, error: Exception) -> None:
         """Ask again for a result that was lost on its way, although its actor lives."""
+        if call.epoch is not None:
+            self._check_copy(call.number, call.epoch)
+            return
         if call.request is None:
             raise cluster.cannot_start(error) from error
         request = call.request
