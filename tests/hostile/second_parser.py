@@ -36,6 +36,8 @@ def read_hdf5(path: Path) -> str:
         images = file["images"]
         if len(images) > 50:
             return ""
+        if images.ndim == 4 and images.shape[3] == 1:  # Ours gives grey images three channels.
+            images = np.repeat(images[...], 3, axis=3)
         labels = file["labels"][...] if file["labels"].shape == images.shape[:1] else [-1] * len(images)
         return digest([(np.asarray(images[n]).tobytes(), b"%d" % labels[n]) for n in range(len(images))])
 

@@ -152,10 +152,15 @@ class SamplerOrders:
     def _go_back_to(self, between: SamplerState) -> None:
         """Put the generators and the sampler where they were when a state was saved between two epochs."""
         set_generators(between.start, self._sampler, self._generator)
-        if self._stateful is not None and between.sampler is not None:
-            self._stateful.load_state_dict(between.sampler)
-            for _ in self._sampler:  # Nothing is left of that epoch; asked again, it begins the next.
-                pass
+        if self._stateful is None or between.sampler is None:
+            return
+        now = generators_of(self._sampler, self._generator)
+        self._stateful.load_state_dict(copy.deepcopy(between.sampler))
+        nothing = object()
+        if next(iter(self._sampler), nothing) is not nothing:
+            # It starts over at its end. One that does not has nothing left; asked again, it begins the next.
+            self._stateful.load_state_dict(copy.deepcopy(between.sampler))
+            set_generators(now, self._sampler, self._generator)
 
     def _resume(self, state: SamplerState) -> Iterator[Index]:
         if self._stateful is not None and state.sampler is not None:
