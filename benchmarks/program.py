@@ -34,6 +34,7 @@ PROGRAMS = (
     "interference",
     "ray_actors",
     "planning",
+    "ranks",
     "closing",
     "store",
     "counters_cost",

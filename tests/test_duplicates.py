@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 import rekindle as rk
 from near_duplicates import folder
-from rekindle.choose import Choice, Redundancy, RedundantGroups, distributed
+from rekindle.choose import Choice, Redundancy, RedundantGroups, Shard
 from rekindle.choose.duplicates.epoch_samples import EpochSamples
 from rekindle.choose.duplicates.group_turns import GroupTurns
 from rekindle.choose.duplicates.policy import DuplicatePolicy
@@ -288,14 +288,12 @@ def test_ranks_share_what_one_would_have(data, seed, mode, world):
     size, groups = data
 
     def plan(rank, world, epoch):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(distributed, "rank_and_world", lambda: (rank, world))
-            policy = DuplicatePolicy(Redundancy(groups, mode, correct=True), size, seed)
-            layout = {"size": size, "epoch": epoch, "seed": seed, "shuffle": True, "batch_size": 4}
-            choice = policy.epochs.choice(epoch)
-            assert policy.epochs.steps(4, False) == choice.steps(4, False)
-            refresh = None if mode == "remove" else SubstitutingRefresh.over(policy.epochs.turns, 2, seed)
-            return choice.plan(**layout, drop_last=False, refresh=refresh).all_rows()
+        policy = DuplicatePolicy(Redundancy(groups, mode, correct=True), size, seed)
+        layout = {"size": size, "epoch": epoch, "seed": seed, "shuffle": True, "batch_size": 4}
+        choice = policy.epochs.choice(epoch, Shard(rank, world))
+        assert policy.epochs.steps(4, False, world) == choice.steps(4, False)
+        refresh = None if mode == "remove" else SubstitutingRefresh.over(policy.epochs.turns, 2, seed)
+        return choice.plan(**layout, drop_last=False, refresh=refresh).all_rows()
 
     for epoch in range(3):
         alone, parts = plan(0, 1, epoch), [plan(rank, world, epoch) for rank in range(world)]

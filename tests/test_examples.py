@@ -160,6 +160,15 @@ def test_ddp(run_forked):
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
 
 
+def test_torchrun_goes_on_with_another_number_of_processes(run_alone):
+    begun = run_alone("torchrun.py", "--stop-after", 25, start=TORCHRUN)
+    assert re.findall(r"2 ranks: (\d+) samples", begun) == ["2400", "600"]
+    alone = [*TORCHRUN[:-1], "--nproc-per-node=1"]
+    rest = run_alone("torchrun.py", start=alone)
+    assert re.findall(r"1 ranks: (\d+) samples", rest) == ["1800", "2400"]
+    assert losses(rest)[-1] < 0.7 * losses(begun)[0]
+
+
 @pytest.mark.slow
 def test_ddp_resumes_in_the_middle_of_an_epoch(run_alone):
     torchrun = TORCHRUN

@@ -7,6 +7,7 @@ RekindleError
 ├── WorkerError (RuntimeError)      workers die and replacing them does not help
 ├── LoaderTimeout (RuntimeError)    no batch within the `timeout` that was asked for
 ├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
+├── RankError (RuntimeError)        ranks of a distributed run that differ in what they load, or do not come
 ├── RemoteError (OSError)           an object behind a URL that cannot be read, however often it is tried
 ├── DataError (ValueError)          a folder or file of data that is not what it should be
 │   ├── DecodeError                 an image that is broken, cut off or too large
@@ -46,6 +47,10 @@ class LoaderTimeout(RekindleError, RuntimeError):  # noqa: N818 - reads as what 
 
 class BadSamplesError(RekindleError, RuntimeError):
     """More samples failed than `on_error` is allowed to pass over."""
+
+
+class RankError(RekindleError, RuntimeError):
+    """Ranks of a distributed run differ in what they load, or one does not come; the message names them."""
 
 
 class RemoteError(RekindleError, OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from rekindle.choose.agreement import agree, has_ranks
 from rekindle.choose.scores import Findings, Loaded, Measured
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -22,21 +22,14 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def decided_by_first_rank(decide: Callable[[], int]) -> int:
-    """What rank 0 decides, on all ranks; each must ask. Without torch.distributed, what is decided here."""
-    rank, world = rank_and_world()
-    if world == 1:
-        return decide()
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    decision = torch.tensor([decide() if rank == 0 else 0], device=device)
-    dist.broadcast(decision, src=0)
-    return int(decision)
+def gathered(own: Findings, what: str) -> Findings:
+    """The findings of all ranks, in the order of the ranks: the same on each of them, to the bit.
 
-
-def gathered(own: Findings) -> Findings:
-    """The findings of all ranks, in the order of the ranks: the same on each of them, to the bit."""
-    if rank_and_world()[1] == 1:
+    RankError, naming the ranks and `what` is exchanged, if some do not come.
+    """
+    if not has_ranks():
         return own
+    agree(what, {})
     measured, loaded = own.measured, own.loaded
     integers = np.stack([measured.ids, measured.correct, measured.age], 1).astype(np.int64)
     floats = np.stack([measured.loss, measured.probability, measured.rival], 1).astype(np.float32)

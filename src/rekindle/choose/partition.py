@@ -24,6 +24,10 @@ _DIVIDERS = {
     ("lightning_fabric", "DistributedSamplerWrapper"),
     ("pytorch_lightning", "UnrepeatedDistributedSamplerWrapper"),
 }
+_UNEVEN = {
+    ("lightning", "UnrepeatedDistributedSamplerWrapper"),
+    ("pytorch_lightning", "UnrepeatedDistributedSamplerWrapper"),
+}
 # Those whose ranks divide a dataset, though they have an `__iter__` of their own.
 _PARTITIONS = {
     ("lightning", "UnrepeatedDistributedSampler"),
@@ -40,6 +44,10 @@ _RANKS = (
     ("process_index", "num_processes"),
     ("data_parallel_rank", "data_parallel_size"),
 )
+
+
+# Of the partitions, those whose ranks have equally many samples in every pass, as `shard=` gives them.
+_EVEN_PARTITIONS = {("torchdata", "StatefulDistributedSampler")}
 
 
 class Share(NamedTuple):
@@ -60,6 +68,53 @@ def share_of(sampler: object) -> Share:
     own = _own_share(sampler)
     share = Share(*distributed.rank_and_world()) if own is None else own
     return Share() if share.world == 1 or _is_partition(sampler) else share
+
+
+class ShardingSampler(NamedTuple):
+    """What a sampler that deals a whole dataset to ranks means, as the loader's own arguments."""
+
+    rank: int
+    world: int
+    shuffle: bool
+    seed: int | None  # of the order; None: the loader's own
+    drop_uneven: bool  # Samples that the ranks cannot share evenly are left out, and not repeated.
+    batch_size: int | None  # of a rank; None: it gives samples, and no batches
+    drop_last: bool
+
+
+def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
+    """How a sampler, or a batch sampler, deals a dataset of `size` samples to ranks; None if it does not.
+
+    Known are torch's DistributedSampler and what Lightning and Accelerate put in its place: those of which
+    all ranks together have every sample once, in an order that is shuffled or the dataset's own.
+    """
+    share: tuple[int, int] | None = None
+    batch_size, drop_last, drop_uneven = None, False, False
+    for layer in layers(sampler):
+        maker = _maker(layer)
+        if type(layer) is BatchSampler:
+            batch_size, drop_last = layer.batch_size, layer.drop_last
+            if share is not None and getattr(layers(sampler)[0], "split_batches", False):
+                batch_size //= share[1]  # Accelerate's ranks then share each batch.
+        elif _name(maker) in _DIVIDERS - _UNEVEN and share is None:
+            share = _own_share(layer)
+            drop_uneven = isinstance(layer, DistributedSampler) and layer.drop_last
+        elif maker is DistributedSampler or _name(maker) in _EVEN_PARTITIONS:
+            assert isinstance(layer, DistributedSampler)
+            given, dataset = _own_share(layer), layer.dataset
+            if share is not None or given is None or not isinstance(dataset, Sized) or len(dataset) != size:
+                return None
+            return ShardingSampler(*given, layer.shuffle, layer.seed, layer.drop_last, batch_size, drop_last)
+        elif share is not None and _gives_each_once(layer) and _length(layer) == size:
+            shuffle, seed = type(layer) is not SequentialSampler, getattr(layer, "initial_seed", None)
+            return ShardingSampler(*share, shuffle, seed, drop_uneven, batch_size, drop_last)
+        else:
+            return None
+    return None
+
+
+def _length(sampler: object) -> int:
+    return len(sampler) if isinstance(sampler, Sized) else -1
 
 
 def _own_share(sampler: object) -> Share | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from rekindle.choose.shard import EpochStart
 from rekindle.choose.user_samplers import SamplerOrders, SamplerState
 
 
@@ -69,6 +70,7 @@ class Position:
 
     `step` batches of `epoch` have been yielded (`ahead` lists those beyond the first gap, which there are
     with `in_order=False`). After the last batch, and before the loop has ended, `step` is the epoch's length.
+    In an epoch that was begun by other ranks, or with another batch size, steps are counted from its `start`.
     """
 
     epoch: int = 0
@@ -78,6 +80,7 @@ class Position:
     sampler_state: SamplerState | None = None  # what it takes to resume one
     iterable: IterablePosition | None = None  # of an iterable dataset
     begun: bool = False  # an epoch goes on from here already
+    start: EpochStart | None = None  # where steps are counted from; None: the beginning of the epoch
 
     def sampler_to_resume(self) -> SamplerState | None:
         """What a user's sampler needs to go on from here; None for an order of our own."""

@@ -38,9 +38,8 @@ class Choice(NamedTuple):
         )
 
     def steps(self, batch_size: int, drop_last: bool) -> int:
-        """How many batches this rank's share has."""
-        share = len(range(self.rank, len(self.ids), self.world))
-        return batches_per_epoch(share, batch_size, drop_last)
+        """How many batches a rank's share has."""
+        return batches_per_epoch(-(-len(self.ids) // self.world), batch_size, drop_last)
 
     def shared_evenly(self, seed: int, epoch: int) -> Choice:
         """The same with as many samples as the ranks can share evenly, so that all have the same steps.

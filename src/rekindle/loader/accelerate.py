@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.utils.data
 
+from rekindle.choose.partition import sharding_of
+
 _ENTRY = "rekindle"
 
 
@@ -44,4 +46,14 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
 
     if rekindle is None:
         return torch.utils.data.DataLoader(dataset, **kwargs)
+    if not _is_sharded(dataset, kwargs.get("batch_sampler")):
+        # There is one process, or Accelerate shares the batches itself: out of one that reads all of them,
+        # or by a dataset that it has split.
+        rekindle = {**rekindle, "shard": None}
     return DataLoader(dataset, **kwargs, **rekindle)
+
+
+def _is_sharded(dataset: Any, batch_sampler: object) -> bool:
+    """Whether the batch sampler deals a dataset to processes."""
+    is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    return not is_iterable and sharding_of(batch_sampler, len(dataset)) is not None

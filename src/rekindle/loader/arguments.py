@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Sized
+from typing import Any
 
 from rekindle.choose import OrderKind, Redundancy
-from rekindle.choose.distributed import rank_and_world
 from rekindle.choose.importance import name_of
 from rekindle.core.state_fields import MOST_EPOCHS
 from rekindle.errors import ArgumentError, StateError
+from rekindle.loader.sharding import LoaderOrder, is_the_group
 from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.cache.memory_budget import Memory, checked_memory
 from rekindle.run.ray.settings import Ray, check_installed
@@ -19,7 +20,7 @@ from rekindle.run.stream_reader import is_stateful
 # The arguments that torch's loader does not have.
 OWN = (
     "seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory", "device",
-    "batch_transform", "importance", "redundancy", "native",
+    "batch_transform", "importance", "redundancy", "native", "shard",
 )  # fmt: skip
 _EXECUTORS = ("auto", "threads", "processes")
 
@@ -107,8 +108,8 @@ def check_memory(memory: Memory | None, reuse: object) -> None:
         )
 
 
-def check_importance(method: object, order: OrderKind, seed: int | None, reuse: object) -> None:
-    """ArgumentError unless samples can be chosen for a loader with this kind of order."""
+def check_importance(method: object, order: LoaderOrder, reuse: object) -> None:
+    """ArgumentError unless samples can be chosen for a loader with this order."""
     if method is None:
         return
     if not callable(getattr(method, "plan", None)) or isinstance(method, type):
@@ -122,19 +123,41 @@ def check_importance(method: object, order: OrderKind, seed: int | None, reuse: 
             f"importance={name} and reuse=Echo(…) both say how often a sample comes in an epoch. "
             "Use one of them, or reuse=rekindle.Refurbish(…)."
         )
-    if order is OrderKind.ITERABLE:
+    if order.kind is OrderKind.ITERABLE:
         raise ArgumentError(
             f"importance={name} does not go with an IterableDataset, which decides itself what comes next. "
             "Use a map-style dataset."
         )
-    if order is OrderKind.SAMPLER:
+    if order.kind is OrderKind.SAMPLER:
         raise ArgumentError(
             f"importance={name} chooses the samples itself, so it does not go with sampler=, batch_sampler= "
-            "or generator=. Use shuffle=True and seed=; ranks of torch.distributed share samples without a "
-            "sampler. (A framework that puts in a sampler of its own must be told not to.)"
+            "or generator=, except a DistributedSampler over the whole dataset. Use shuffle=True and seed=; "
+            'with several ranks shard="ranks".'
         )
-    if rank_and_world()[1] > 1 and seed is None:
-        raise ArgumentError(f"importance={name} needs the same seed= on all ranks, but none is given")
+    shard = order.shard
+    learns = getattr(method, "needs_feedback", True)
+    if learns and shard is not None and shard.world > 1 and not is_the_group(shard):
+        raise ArgumentError(
+            f"importance={name} learns from what all {shard.world} ranks report, which they exchange by "
+            "torch.distributed, but its process group is not that of these ranks. Call "
+            "torch.distributed.init_process_group() before the loader is made."
+        )
+
+
+def check_features(loader: Any, order: LoaderOrder, *, stacklevel: int) -> None:
+    """ArgumentError unless what a loader is to reuse, choose and leave out goes with this order."""
+    put_in = loader._order_given.is_planned and order.kind is OrderKind.SAMPLER
+    own_batches = loader._auto_collation and (put_in or loader.batch_size is None)
+    check_reuse(
+        loader.reuse,
+        loader.final_transform,
+        order.kind,
+        loader.sampler,
+        own_batches,
+        stacklevel=stacklevel + 1,
+    )
+    check_redundancy(loader.redundancy, order.kind, loader.reuse)
+    check_importance(loader.importance, order, loader.reuse)
 
 
 def check_reuse(
@@ -191,7 +214,7 @@ def check_echoed_state(reuse: Echo, dataset: object, order: OrderKind) -> None:
         )
 
 
-def check_redundancy(redundancy: object, order: OrderKind, seed: int | None, reuse: object) -> None:
+def check_redundancy(redundancy: object, order: OrderKind, reuse: object) -> None:
     """ArgumentError unless near-duplicates can be handled in a loader with this kind of order."""
     if redundancy is None:
         return
@@ -205,7 +228,8 @@ def check_redundancy(redundancy: object, order: OrderKind, seed: int | None, reu
     if order is OrderKind.SAMPLER:
         raise ArgumentError(
             "redundancy= chooses the samples itself, so it does not go with sampler=, batch_sampler= or "
-            "generator=. Use shuffle=True and seed=; ranks of torch.distributed share samples without one."
+            "generator=, except a DistributedSampler over the whole dataset. Use shuffle=True and seed=; "
+            'with several ranks shard="ranks".'
         )
     if redundancy.mode == "replace" and not isinstance(reuse, Refurbish):
         raise ArgumentError(
@@ -214,5 +238,3 @@ def check_redundancy(redundancy: object, order: OrderKind, seed: int | None, reu
         )
     if reuse is not None and not isinstance(reuse, Refurbish):
         raise ArgumentError("redundancy= does not go with reuse=Echo(…). Use reuse=rk.Refurbish(…), or none.")
-    if rank_and_world()[1] > 1 and seed is None:
-        raise ArgumentError("redundancy= needs the same seed= on all ranks, but none is given")

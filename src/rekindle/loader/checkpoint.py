@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,10 +13,11 @@ from rekindle.choose import OrderKind
 from rekindle.choose.draws import checked_draws
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_generators import checked_generators
+from rekindle.choose.shard import EpochLayout
 from rekindle.choose.user_samplers import SamplerState
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
 from rekindle.errors import StateError
-from rekindle.loader import stream_state
+from rekindle.loader import shard_state, stream_state
 from rekindle.loader.settings import LoaderSettings
 from rekindle.run import BadSample
 from rekindle.run.hugging_face import is_hugging_face
@@ -48,13 +49,16 @@ def identity(settings: LoaderSettings, importance: str) -> Identity:
         # A Hugging Face stream shuffles otherwise without workers than with one.
         least = 0 if is_hugging_face(settings.dataset) else 1
         found["num_workers"] = max(least, settings.num_workers)
+        if settings.shard is not None:
+            found["stream_of"] = f"rank {settings.shard.rank} of {settings.shard.world}"
     return found
 
 
-def save(identity: Identity, position: Position, bad: list[BadSample]) -> State:
-    """The state of a loader that stands at a position."""
+def save(identity: Identity, position: Position, bad: list[BadSample], layout: EpochLayout | None) -> State:
+    """The state of a loader that stands at a position; `layout` is that of ranks which share its epochs."""
     sampler, iterable = position.sampler_to_resume(), position.iterable
-    return {
+    shared = {} if layout is None else {shard_state.FIELD: shard_state.save(layout, position)}
+    return shared | {
         "version": _VERSION,
         **identity,
         "epoch": position.epoch,
@@ -91,24 +95,10 @@ def split_of(state: object, last: int) -> int | None:
     return None if fields.get("split") is None else fields.integer("split", most=last)
 
 
-def load(
-    state: object,
-    identity: Identity,
-    steps: int | None,
-    *,
-    has_generator: bool,
-    is_stateful: bool = False,
-    deals_itself_out: bool = False,
-) -> tuple[Position, list[BadSample]]:
-    """The position in a state; StateError, naming the field, if the state is another loader's or damaged.
-
-    `steps` is how many batches an epoch has, where that is known. `has_generator` says whether the loader was
-    given a generator, `is_stateful` whether its iterable dataset has a state of its own, `deals_itself_out`
-    whether it can go on with another number of workers. Nothing is used before all of it is checked.
-    """
-    fields = check_version(state)
+def check_identity(fields: StateFields, identity: Identity, may_differ: Collection[str] = ()) -> None:
+    """StateError, naming the field, if a state is that of a loader which differs in more than these."""
     for name, here in identity.items():
-        if name == "num_workers" and deals_itself_out:
+        if name in may_differ:
             continue
         saved = fields.get(name)
         if type(saved) is not type(here) or saved != here:
@@ -116,6 +106,22 @@ def load(
                 f"{name}: the state was saved with {name}={shown(saved)}, this loader has {here!r}. "
                 f"Make the loader with the same {name}, or start from scratch without load_state_dict."
             )
+
+
+def load(
+    fields: StateFields,
+    identity: Identity,
+    *,
+    has_generator: bool,
+    is_stateful: bool = False,
+    deals_itself_out: bool = False,
+) -> tuple[Position, list[BadSample]]:
+    """The position in a state; StateError, naming the field, if it is damaged.
+
+    `has_generator` says whether the loader was given a generator, `is_stateful` whether its iterable dataset
+    has a state of its own, `deals_itself_out` whether it can go on with another number of workers. Nothing is
+    used before all of it is checked.
+    """
     position = Position(
         epoch=fields.integer("epoch", most=MOST_EPOCHS),
         step=fields.integer("step"),
@@ -131,20 +137,7 @@ def load(
         is_stateful=is_stateful,
         deals_itself_out=deals_itself_out,
     )
-    if steps is not None:
-        check_steps(position, steps)
     return position, _bad_samples(fields)
-
-
-def check_steps(position: Position, steps: int) -> None:
-    """StateError unless a position can be one in an epoch of so many batches."""
-    if position.step > steps:
-        raise StateError(f"step: {position.step} batches of an epoch that has {steps}; was the state edited?")
-    if position.ahead and not position.step < min(position.ahead) <= max(position.ahead) < steps:
-        raise StateError(
-            f"ahead: expected batches after {position.step} of an epoch that has {steps}; "
-            "was the state edited?"
-        )
 
 
 def _ahead(fields: StateFields) -> frozenset[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from inspect import signature
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,7 +12,6 @@ from typing import Any, Self, TypeVar
 import torch
 import torch.utils.data
 from torch.utils.data import (
-    BatchSampler,
     Dataset,
     IterableDataset,
     IterDataPipe,
@@ -20,27 +20,29 @@ from torch.utils.data import (
     default_collate,
 )
 
-from rekindle.choose import OrderKind, Redundancy
+from rekindle.choose import OrderKind, Redundancy, batches_per_epoch
+from rekindle.choose.agreement import agree
 from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_state
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
-from rekindle.choose.seeding import before_an_epoch, draw_seed
+from rekindle.choose.seeding import before_an_epoch
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint
+from rekindle.loader import accelerate, arguments, checkpoint, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native, dataset_to_load
 from rekindle.loader.representation import represent
+from rekindle.loader.resuming import resumed
 from rekindle.loader.settings import LoaderSettings
+from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, OnError
-from rekindle.run.hugging_face import deals_itself_out, epoch_of, follow_epoch, is_hugging_face
+from rekindle.run.hugging_face import epoch_of, follow_epoch, is_hugging_face
 from rekindle.run.ray.actors import actors_of
-from rekindle.run.stream_reader import is_stateful
 from rekindle.ship import BatchInfo, yielded
 from rekindle.ship.device_options import Placement
 from rekindle.tune import Report
@@ -78,6 +80,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         native: True loads the native equivalent of a dataset of torchvision's or timm's (`rekindle.native`),
             which is several times as fast, and raises an error that lists what cannot be translated. "auto"
             then loads the dataset as it is, and logs which it did. `loader.dataset` stays the dataset given.
+        shard: Which of the ranks of a distributed run this is, which share every epoch: "ranks" takes rank
+            and world size from torch.distributed, or from `RANK` and `WORLD_SIZE`; or (rank, world size).
+            None loads everything, or what a `sampler` gives; a `DistributedSampler` means the same as
+            `shard=` where `reuse`, `importance` or `redundancy` is given.
 
     Workers end with the loader, with `close()`, or with a `with` block.
 
@@ -119,6 +125,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         importance: ImportanceMethod | EpochPlanner | None = None,
         redundancy: Redundancy | None = None,
         native: Native = False,
+        shard: ShardArgument = None,
     ) -> None:
         arguments.check_workers(num_workers)
         num_workers = arguments.worker_count(num_workers, executor, multiprocessing_context)
@@ -132,10 +139,17 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         follows_sampler = not (sampler is None and batch_sampler is None and generator is None)
         self._order_given = arguments.order_kind(is_iterable, follows_sampler, bool(shuffle))
         self._own_sampler: tuple[object, object] | None = None
-        arguments.check(seed, executor, on_error, error_budget, self._order)
+        self.shard, self._shard = shard, sharding.shard_given(shard)
+        self._plans = not (reuse is None and importance is None and redundancy is None)
+        if self._shard is None and not (importance is None and redundancy is None):
+            self._shard = sharding.implied_shard(self._order.kind)
+        order = self._order
+        arguments.check(seed, executor, on_error, error_budget, order.kind)
+        sharding.check_shard(self, order, self._shard, can_split=is_hugging_face(dataset))
+        sharding.check_seed(order.shard, seed)
         self._seed_is_given = seed is not None
-        self.seed = draw_seed(put_back=self._order is OrderKind.SAMPLER) if seed is None else seed
-        if self._order is OrderKind.SHUFFLED and seed is not None:
+        self.seed = sharding.agreed_seed(order) if seed is None else seed
+        if self._order_given is OrderKind.SHUFFLED and seed is not None:
             # Not for a seed that was drawn: each of several processes has drawn another.
             show_order(self, seed)
         if not is_iterable:
@@ -145,30 +159,29 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         self.device, self.batch_transform = device, batch_transform
         self.importance, self.redundancy, self.native = importance, redundancy, native
-        own_batches = self._auto_collation and self.batch_size is None
-        arguments.check_reuse(reuse, final_transform, self._order, self.sampler, own_batches, stacklevel=2)
+        arguments.check_features(self, order, stacklevel=2)
         arguments.check_memory(memory, reuse)
-        arguments.check_redundancy(redundancy, self._order, seed, reuse)
-        arguments.check_importance(importance, self._order, seed, reuse)
-        to_load = dataset_to_load(dataset, native)
+        to_load = self._dataset_to_load = sharding.split(dataset_to_load(dataset, native), order.shard)
         self._reuse = ReuseSession(to_load, reuse, final_transform, memory, self.seed, redundancy)
+        self._reuse.order_by(order.seed)
         as_given = self.collate_fn is default_collate and final_transform is None
         by_rows = self._auto_collation and as_given and not is_iterable
         reuses = final_transform is not None or self._reuse.keeps_account
         self._placement = Placement.of(
             to_load, device, batch_transform, batched=self._auto_collation, by_rows=by_rows, reuses=reuses
         )
-        self._counters, self._bad_samples = Counters(), BadSamples(on_error, error_budget)
+        self._counters = Counters()
+        self._bad_samples = BadSamples(on_error, error_budget, keep_steps=sharding.keeps_steps(order))
         self._importance: ImportanceSession | None = None
         if importance is not None:
             size: int = len(dataset)  # type: ignore[arg-type]
-            shuffled = self._order is OrderKind.SHUFFLED
-            refresh = self._reuse.planning.refresh_by_use(shuffled, self.batch_size or 1, self.drop_last)
+            shuffled = order.kind is OrderKind.SHUFFLED
+            refresh = self._reuse.planning.refresh_by_use(shuffled, order.batch_size or 1, order.drop_last)
             self._importance = ImportanceSession(
-                importance, size, self.seed, self._counters, self._reuse.redundant, refresh
+                importance, size, self.seed, self._counters, self._reuse.redundant, refresh, order.shard
             )
-        self._progress, self._epochs = Progress(), Epochs()
-        self._actors = actors_of(executor)
+        self._progress, self._epochs, self._actors = Progress(), Epochs(), actors_of(executor)
+        self._order_checked, self._agreed = order, False
         self._close_with_the_loader()
         accelerate.install()
 
@@ -179,15 +192,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         weakref.finalize(self, self._reuse.close)
 
     @property
-    def _order(self) -> OrderKind:
-        """Who decides the order: a sampler too that was put in the place of our own, as torch allows."""
-        given, own = self._order_given, self._own_sampler
-        if not given.is_planned or own is None:
-            return given
-        batcher: Any = self.batch_sampler
-        within = batcher.sampler if type(batcher) is BatchSampler else own[1]
-        is_own = self._index_sampler is own[0] and within is own[1]
-        return given if is_own else OrderKind.SAMPLER
+    def _order(self) -> LoaderOrder:
+        """Who decides the order, for which rank and in which batches."""
+        return sharding.order_of(self, self._order_given, self._own_sampler, self._shard, plans=self._plans)
 
     # What a training script uses.
 
@@ -201,14 +208,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """What `iter(loader)` gives: torch's name for it, which subclasses override."""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super()._get_iterator()
-        order, seed = self._order, self.seed if self._seed_is_given else None
-        if order is not self._order_given:
-            own_batches = self._auto_collation
-            arguments.check_reuse(
-                self.reuse, self.final_transform, order, self.sampler, own_batches, stacklevel=3
-            )
-            arguments.check_redundancy(self.redundancy, order, seed, self.reuse)
-            arguments.check_importance(self.importance, order, seed, self.reuse)
+        order = self._order
+        if order != self._order_checked:
+            self._follow(order)
+        self._agree(order)
+        if order.kind is OrderKind.ITERABLE and order.shard is not None:
+            self._dataset_to_load.set_epoch(epoch_of(self.dataset))  # A part of a stream is one of its own.
         position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
         return self._epochs.start(self._settings(), position, self._progress, self)
 
@@ -219,7 +224,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         that of an iterable dataset. A loader that stands within this epoch (`load_state_dict`) goes on there.
         """
         arguments.check_epoch(epoch)
-        is_iterable = self._order is OrderKind.ITERABLE
+        is_iterable = self._order_given is OrderKind.ITERABLE
         follows: Any = self.dataset if is_iterable else epoch_sampler(self._sampler_to_set)
         if callable(getattr(follows, "set_epoch", None)):
             follows.set_epoch(epoch)
@@ -227,10 +232,28 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     @property
     def _sampler_to_set(self) -> object:
-        """The sampler whose `set_epoch` counts."""
-        if self._order is OrderKind.ITERABLE:
-            return None
-        return self._index_sampler if self._order is OrderKind.SAMPLER else self.sampler
+        """The sampler whose `set_epoch` counts, or one that it is within."""
+        return None if self._order_given is OrderKind.ITERABLE else self._index_sampler
+
+    def _follow(self, order: LoaderOrder) -> None:
+        """Take over an order that was put in the place of the one before: a sampler of a framework, say."""
+        sharding.check_shard(self, order, self._shard, can_split=is_hugging_face(self.dataset))
+        arguments.check_features(self, order, stacklevel=4)
+        self._reuse.order_by(order.seed)
+        self._bad_samples.keep_steps = sharding.keeps_steps(order)
+        self._order_checked, self._agreed = order, False
+        if self._importance is not None:
+            self._importance.shard = order.shard
+
+    def _agree(self, order: LoaderOrder) -> None:
+        """Make sure, before a loader's first batch, that all ranks load the same thing."""
+        if self._agreed:
+            return
+        sharding.warn_of_no_shard(order, stacklevel=4)
+        if sharding.is_the_group(order.shard):
+            at = self._progress.position
+            agree("a loader", self._identity() | {"steps": len(self), "epoch": at.epoch, "step": at.step})
+        self._agreed = True
 
     @property
     def batch(self) -> BatchInfo:
@@ -295,19 +318,24 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         )
 
     def __len__(self) -> int:
-        """How many batches this epoch has; between two epochs, the next one."""
+        """How many batches this epoch has, of this rank; between two epochs, the next one."""
+        order = self._order
         if self._importance is not None:
             choice = self._importance.choice or self._importance.choose(self._progress.position.epoch)
-            return choice.steps(self.batch_size or 1, self.drop_last)
+            return choice.steps(order.batch_size or 1, order.drop_last)
         plain = super().__len__()
-        if not isinstance(self.reuse, Echo) and self.redundancy is None:
+        if not self._plans and order.shard is None:
             return plain
-        given: Any = self.dataset if self._order is OrderKind.ITERABLE else self.sampler
+        given: Any = self.dataset if order.kind is OrderKind.ITERABLE else self.sampler
         samples = len(given) if self._auto_collation else plain
-        return self._reuse.planning.steps(plain, samples, self.batch_size or 1, self.drop_last)
+        batch_size, drop_last, shard = order.batch_size or 1, order.drop_last, order.shard
+        if order.kind.is_planned and shard is not None:
+            samples = shard.share(len(self.dataset))  # type: ignore[arg-type]
+            plain = batches_per_epoch(samples, batch_size, drop_last)
+        return self._reuse.planning.steps(plain, samples, batch_size, drop_last, order.layout.world)
 
     def __repr__(self) -> str:
-        return represent(self, self._order, self._given_prefetch, signature(DataLoader.__init__))
+        return represent(self, self._order.kind, self._given_prefetch, signature(DataLoader.__init__))
 
     # Checkpoints.
 
@@ -317,12 +345,13 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if not position.begun and requested not in (None, position.epoch):
             position = Position(requested)
         if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
-            position = before_an_epoch(position, self._order, self._index_sampler, self.generator)
+            position = before_an_epoch(position, self._order.kind, self._index_sampler, self.generator)
         if isinstance(self.reuse, Echo) and position.epoch > 0 and self._settings().keeps_datasets:
-            arguments.check_echoed_state(self.reuse, self.dataset, self._order)
+            arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
         found = self._bad_samples.found
         seen = found[: len(found) - self._progress.unseen_bad]
-        saved = checkpoint.save(self._identity(), position, seen)
+        layout = None if self._order.shard is None and position.start is None else self._order.layout
+        saved = checkpoint.save(self._identity(), position, seen, layout)
         if self._importance is not None:
             saved["importance_state"] = session_state.save(self._importance)
         if is_hugging_face(self.dataset):
@@ -332,8 +361,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.
 
-        The other loader may have had another number of workers. StateError if it had another dataset size,
-        batch size, seed or kind of order.
+        The other loader may have had another number of workers and, with `shard=`, of ranks, and another
+        batch size. StateError if it had another dataset size, seed or kind of order.
         """
         identity = self._identity()
         if not self._seed_is_given:
@@ -341,27 +370,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
             # What was decided by measuring stays decided.
             identity["split"] = checkpoint.split_of(saved, self._reuse.last_split)
-        steps_are_known = self._order.is_planned and self._importance is None
-        position, found = checkpoint.load(
-            saved,
-            identity,
-            len(self) if steps_are_known else None,
-            has_generator=self.generator is not None,
-            is_stateful=is_stateful(self.dataset),
-            deals_itself_out=self.executor != "threads"
-            and deals_itself_out(self.dataset, self._reuse.iterable_view()),
+        position, found, self._importance = resumed(
+            saved, identity, self._settings(), self._order, self._dataset_to_load
         )
-        if self._importance is not None:
-            importance = self._importance.copied(self._counters)
-            session_state.load(importance, saved.get("importance_state"), identity["seed"])
-            steps = session_state.steps_at(importance, position, self.batch_size or 1, self.drop_last)
-            checkpoint.check_steps(position, steps)
-            self._importance = importance
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
-        self._bad_samples = BadSamples(self.on_error, self.error_budget, found)
-        self.seed, self._epochs.next_epoch = identity["seed"], position.epoch
-        self._epochs.requested = None
+        self._bad_samples = replace(self._bad_samples, found=found)
+        self.seed, self._agreed = identity["seed"], False
+        self._epochs.next_epoch, self._epochs.requested = position.epoch, None
         self.close()
         self._reuse.resume(self.seed, identity["split"])
 
@@ -371,10 +387,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _settings(self) -> LoaderSettings:
         """The arguments as they are now: torch lets scripts change most of them between epochs."""
+        order = self._order
         return LoaderSettings.of(
             self,
-            order=self._order,
-            index_sampler=None if self._order is OrderKind.ITERABLE else self._index_sampler,
+            order=order,
+            index_sampler=None if order.kind is OrderKind.ITERABLE else self._index_sampler,
             batched=self._auto_collation,
             executor=self.executor,
             prefetch_factor=self._given_prefetch,
@@ -417,16 +434,17 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         kept["_counters"] = Counters()
         if self._importance is not None:
             kept["_importance"] = self._importance.copied(kept["_counters"])
-        kept["_bad_samples"] = BadSamples(self.on_error, self.error_budget, list(self._bad_samples.found))
+        kept["_bad_samples"] = replace(self._bad_samples, found=list(self._bad_samples.found))
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept, _epochs=Epochs(), _actors=actors_of(kept["executor"]))
         self._epochs.next_epoch = self._progress.position.epoch
-        to_load = dataset_to_load(self.dataset, self.native)
+        self._dataset_to_load = sharding.split(dataset_to_load(self.dataset, self.native), self._order.shard)
         self._reuse = ReuseSession(
-            to_load, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
+            self._dataset_to_load, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
         )
+        self._reuse.order_by(self._order.seed)
         if self._importance is not None:
             self._importance.duplicates = self._reuse.redundant
         self._close_with_the_loader()

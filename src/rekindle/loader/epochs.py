@@ -8,14 +8,19 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from rekindle.choose import OrderKind, PlannedEpochs, SamplerOrders, iterable_orders
+from rekindle.choose import Choice, OrderKind, PlannedEpochs, SamplerOrders, iterable_orders
+from rekindle.choose.batch_orders import PlanOf
+from rekindle.choose.echo_order import echoed_length
+from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
+from rekindle.choose.shard import EpochLayout, EpochStart, Shard
 from rekindle.core.changes import Watched
 from rekindle.loader.epoch_iterator import EpochIterator, Progress
 from rekindle.loader.settings import LoaderSettings
+from rekindle.reuse.planning import Layout
 from rekindle.run import IterableRunner, MapRunner, Runner, start_iterable, start_map
 from rekindle.run.idle_runner import IdleRunner
 from rekindle.ship.batch_echo import EchoedIterableBatches, EchoedMapBatches
@@ -161,26 +166,25 @@ class Epochs:
             if kept_seed is not None:
                 seed_of_epoch = lambda _: base_seed  # noqa: E731
             if isinstance(runner, EchoedMapBatches):
-                planned = partial(self._plan, settings, position.epoch)
+                planned = partial(self._plan, settings, position.epoch, position.start)
                 runner.begin_planned(planned, seed_of_epoch, position.epoch, position.step)
             else:
-                orders = self._plan(settings, position.epoch, position.step, position.ahead)
+                orders = self._plan(settings, position.epoch, position.start, position.step, position.ahead)
                 cast("MapRunner", runner).begin(orders, seed_of_epoch)
 
     def _plan(
-        self, settings: LoaderSettings, epoch: int, first_step: int, without: Collection[int]
+        self,
+        settings: LoaderSettings,
+        epoch: int,
+        start: EpochStart | None,
+        first_step: int,
+        without: Collection[int],
     ) -> PlannedEpochs:
         """Our own order from here on: the next epoch follows without a pause."""
         choice = None if settings.importance is None else settings.importance.choose(epoch)
         one = choice is not None or not self._idle.can_load_ahead
-        plan_of = settings.reuse.planning.plan_of(
-            choice,
-            {
-                "shuffle": settings.order is OrderKind.SHUFFLED,
-                "batch_size": settings.batch_size or 1,
-                "drop_last": settings.drop_last,
-            },
-        )
+        shard, batch_size = settings.shard or Shard(), settings.batch_size or 1
+        plan_of = _plan_of(settings, choice, shard, batch_size, None if start is None else (epoch, start))
         self._planned = PlannedEpochs(plan_of, epoch=epoch, first_step=first_step, without=without, one=one)
         return self._planned
 
@@ -227,11 +231,49 @@ def _follow_sampler(
         base_seed=kept_seed,
         resume=position.sampler_state,
         without=position.ahead,
-        keep_recent=settings.bad_samples.on_error == "substitute",
+        keep_recent=settings.bad_samples.may_substitute,
         refresh=planning.refresh(),
         plan_of=planning.plan_of_sampler(position.epoch, batch_size, settings.drop_last),
         sampler_epoch=sampler_epoch,
     )
+
+
+def steps_of(
+    settings: LoaderSettings,
+    importance: ImportanceSession | None,
+    epoch: int,
+    layout: EpochLayout,
+    start: EpochStart | None,
+) -> int:
+    """How many batches a rank has in an epoch, or behind the `start` in one, that is laid out for such ranks.
+
+    None, if samples are chosen, and are not yet for this epoch.
+    """
+    choice = None
+    if importance is not None:
+        if importance.choice is None or importance.epoch != epoch:
+            return 0
+        choice = importance.choice._replace(rank=0, world=layout.world)
+    shard = replace(settings.shard or Shard(), rank=0, world=layout.world)
+    resumed = None if start is None else (epoch, start)
+    steps = _plan_of(settings, choice, shard, layout.batch_size, resumed)(epoch).steps
+    echo = settings.reuse.batch_echo
+    return steps if echo is None else echoed_length(steps, echo.factor)
+
+
+def _plan_of(
+    settings: LoaderSettings,
+    choice: Choice | None,
+    shard: Shard,
+    batch_size: int,
+    resumed: tuple[int, EpochStart] | None,
+) -> PlanOf:
+    layout: Layout = {
+        "shuffle": settings.order is OrderKind.SHUFFLED,
+        "batch_size": batch_size,
+        "drop_last": settings.drop_last,
+    }
+    return settings.reuse.planning.plan_of(choice, layout, shard, resumed)
 
 
 def _base_seed(settings: LoaderSettings, position: Position) -> int:

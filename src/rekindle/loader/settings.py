@@ -12,9 +12,11 @@ import torch.utils.data
 
 from rekindle.choose import OrderKind
 from rekindle.choose.importance.session import ImportanceSession
+from rekindle.choose.shard import Shard
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Batch, Index
+from rekindle.loader.sharding import LoaderOrder
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
 from rekindle.run.ray.actors import Actors
@@ -52,13 +54,14 @@ class LoaderSettings:
     bad_samples: BadSamples
     counters: Counters
     actors: Actors | None
+    shard: Shard | None = None  # of ranks that share the epochs
 
     @classmethod
     def of(
         cls,
         loader: torch.utils.data.DataLoader[Any],
         *,
-        order: OrderKind,
+        order: LoaderOrder,
         index_sampler: Iterable[Index] | None,
         batched: bool,
         executor: Executor,
@@ -74,11 +77,11 @@ class LoaderSettings:
         """These settings, and torch's arguments as they are now."""
         return cls(
             dataset=loader.dataset,
-            order=order,
+            order=order.kind,
             index_sampler=index_sampler,
-            batch_size=loader.batch_size,
+            batch_size=order.batch_size,
             batched=batched,
-            drop_last=loader.drop_last,
+            drop_last=order.drop_last,
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
             executor=executor,
@@ -98,6 +101,7 @@ class LoaderSettings:
             bad_samples=bad_samples,
             counters=counters,
             actors=actors,
+            shard=order.shard,
         )
 
     @property
@@ -138,6 +142,7 @@ class LoaderSettings:
             self.batches_ahead,
             self.timeout,
             self.in_order,
+            self.shard,
             None if self.context is None else self.context.get_start_method(),
         )
         return plain, self.dataset, self.collate_fn, *self.reuse.watched

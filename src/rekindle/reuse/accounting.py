@@ -36,6 +36,11 @@ class ReuseAccounting:
         self._samples = self._planned = self._recomputed = 0
         self._epoch = -1  # of the last batch
 
+    @property
+    def _is_shared_by_runs(self) -> bool:
+        """Whether other runs, which may be in other epochs, read the same cache."""
+        return isinstance(self._reuse, Refurbish) and self._reuse.shared is not None
+
     def note(self, yielded: YieldedBatch, batch: Batch, store: Store | None, scores: Scores | None) -> None:
         """Count a batch, and let go of the cached parts that were used for the last time.
 
@@ -62,6 +67,9 @@ class ReuseAccounting:
             store.drop(order.ids[order.last_uses], before=order.epoch + 1)
         if redundant is not None:
             store.drop(redundant.superseded(order), before=order.epoch)
+        elif scores is None and order.plan.shard.world > 1 and not self._is_shared_by_runs:
+            # The next epoch may have a rank of another host recompute it: nobody would overwrite this one.
+            store.drop(self._planning.used_up(order.plan, order.ids), before=order.epoch + 1)
 
     def report(self, split: SplitPoint, store: Store | None, fits: float, epochs: int) -> ReuseReport | None:
         """What was saved in so many epochs, and what it cost in diversity; None before the first batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from functools import partial
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from rekindle.choose.batch_orders import PlanOf
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.echo_order import echoed_length
 from rekindle.choose.echo_sequence import echo_plan
-from rekindle.choose.plan import batches_per_epoch
+from rekindle.choose.plan import batches_per_epoch, left_out_of
+from rekindle.choose.planning import PlanArguments
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.refurbish_sequence import CostsOf
 from rekindle.prepare.native import encoded_lengths
@@ -65,7 +66,7 @@ class ReusePlanning:
 
         redundant, dataset, seed, reuse = self._redundant, self._dataset, self._seed, self._reuse
         if choice is None and redundant is not None:
-            plan = lambda **given: redundant.epochs.choice(given["epoch"]).plan(**given)  # noqa: E731
+            plan = partial(_plan_without_duplicates, redundant)
         if isinstance(reuse, Echo) and reuse.after != "batch":
             factor, buffer = reuse.factor, reuse.buffer
             return lambda epoch: plan_echo(
@@ -119,6 +120,19 @@ class ReusePlanning:
             self._shared_refresh = self._redundant.refresh(plain)
         return self._shared_refresh
 
+    def used_up(self, plan: EpochPlan, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some samples whose cached result is not used after this epoch."""
+        refresh = self.plain_refresh()
+        if refresh is None:
+            return np.empty(0, dtype=np.int64)
+        begun, size = plan.start.layout, len(self._dataset)
+        left_out = left_out_of(
+            size, begun.batch_size, plan.drop_last, Shard(0, begun.world, plan.shard.drop_last)
+        )
+        following = refresh.serving(size - left_out).next_turns(ids, plan.epoch)
+        used_up: NDArray[np.int64] = ids[following == plan.epoch + 1]
+        return used_up
+
     def plain_refresh(self) -> Refresh | None:
         """The same without substitution."""
         if not isinstance(self._reuse, Refurbish):
@@ -138,12 +152,20 @@ class ReusePlanning:
             return None
         return lambda ids: (lengths[ids] + _FIXED_COST).astype(np.float32)
 
-    def steps(self, plain: int, samples: int, batch_size: int, drop_last: bool) -> int:
-        """How many batches an epoch has, that has `plain` without reuse."""
+    def steps(self, plain: int, samples: int, batch_size: int, drop_last: bool, world: int = 1) -> int:
+        """How many batches a rank has in an epoch, that has `plain` of them without reuse."""
         if self._redundant is not None:
-            return self._redundant.epochs.steps(batch_size, drop_last)
+            return self._redundant.epochs.steps(batch_size, drop_last, world)
         if not isinstance(self._reuse, Echo):
             return plain
         if self._reuse.after == "batch":
             return echoed_length(plain, self._reuse.factor)
         return batches_per_epoch(echoed_length(samples, self._reuse.factor), batch_size, drop_last)
+
+
+def _plan_without_duplicates(redundant: DuplicatePolicy, **given: Unpack[PlanArguments]) -> EpochPlan:
+    """A rank's plan of what is left of an epoch: shared evenly by the ranks that it was begun by."""
+    shard, start = given.get("shard", Shard()), given.get("start")
+    begun = shard if start is None else Shard(0, start.layout.world)
+    choice = redundant.epochs.choice(given["epoch"], begun)
+    return choice._replace(rank=shard.rank, world=shard.world).plan(**given)

@@ -69,7 +69,13 @@ class ReuseSession:
         self._looked_like: Look | None = None
         self._changed = ""  # sets apart the disk cache of a dataset that was changed within this run
         self._changes = 0  # of the dataset, within this run
+        self._order_seed: int | None = None  # of the order, if it is not the seed of the views
         self._fits = 1.0  # the share of the samples that the cache has room for
+
+    def order_by(self, seed: int | None) -> None:
+        """Order samples by a seed of its own, that of a sampler; None: by that of the views."""
+        self.planning.follow(self._seed if seed is None else seed)
+        self._order_seed = seed
 
     def prepare(self) -> None:
         """Split the dataset and make the cache, if that is to be done; again if the dataset was changed."""
@@ -255,7 +261,7 @@ class ReuseSession:
         """Take over what a checkpoint says."""
         self.close()
         self._seed, self._split.index = seed, split
-        self.planning.follow(seed)
+        self.planning.follow(seed if self._order_seed is None else self._order_seed)
         if self.redundant is not None:
             self.redundant.reseed(seed)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from rekindle.choose.distributed import decided_by_first_rank
+from rekindle.choose.agreement import decided_by_first_rank
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import as_native, device_steps, for_workers
@@ -116,7 +116,7 @@ class SplitPoint:
                 return search.choose(asked, capacity).index if theirs is None else theirs
 
             if search.measures or found is not None:
-                self.index = decided_by_first_rank(choose)
+                self.index = decided_by_first_rank("the split point", choose)
             else:
                 self.index = choose()
 

@@ -2,7 +2,8 @@
 
 With "raise", the first failure ends the pass. With "skip", a failed sample is left out of its batch. With
 "substitute", another sample of the epoch is loaded in its row, chosen by the batch's keys alone, so that it
-is the same on every run and for any number of workers.
+is the same on every run and for any number of workers. Where all ranks of a distributed run must have as many
+batches, one of which "skip" would leave nothing gets substitutes, too.
 """
 
 from __future__ import annotations
@@ -101,6 +102,16 @@ class BadSamples:
     on_error: OnError
     budget: float
     found: list[BadSample] = field(default_factory=list)
+    keep_steps: bool = False  # No batch may be lost: other ranks wait for its step.
+
+    @property
+    def may_substitute(self) -> bool:
+        """Whether some batch may need substitutes."""
+        return self.on_error == "substitute" or (self.on_error == "skip" and self.keep_steps)
+
+    def substitutes(self, failed: int, rows: int) -> bool:
+        """Whether a batch gets substitutes for its samples that failed, so many of so many."""
+        return self.on_error == "substitute" or (self.may_substitute and failed == rows)
 
     def note(self, bad: BadSample, order: BatchOrder) -> None:
         """Record a bad sample of a batch; BadSamplesError if its epoch then has too many."""

@@ -278,7 +278,8 @@ class Engine:
 
     def _complete(self, batch: InFlightBatch) -> None:
         """All parts are back: the batch is ready, or its bad samples are substituted first."""
-        if batch.errors and self._bad_samples.on_error == "substitute" and -1 not in batch.errors:
+        errors = batch.errors
+        if errors and self._bad_samples.substitutes(len(errors), len(batch.indices)) and -1 not in errors:
             self._dispatcher.substitute_bad(batch)
             return
         self._leave_flight(batch)

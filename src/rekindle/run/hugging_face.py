@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rekindle.core.state_fields import MOST_EPOCHS, StateFields
+from rekindle.errors import ArgumentError
 
 # Where such a dataset keeps a loaded state. Every later pass of the same epoch would start there again.
 _LOADED = "_starting_state_dict"
@@ -32,6 +35,18 @@ def follow_epoch(dataset: object, fields: StateFields) -> None:
 def deals_itself_out(dataset: object, as_read: object) -> bool:
     """Whether a dataset, read as it is, deals itself out to any number of workers."""
     return dataset is as_read and is_hugging_face(dataset)
+
+
+def split_for(dataset: Any, rank: int, world: int) -> Any:
+    """One rank's part of such a dataset, which it deals to that rank's workers; not of a part."""
+    if getattr(dataset, "_distributed", None) is not None:
+        raise ArgumentError(
+            f"shard=({rank}, {world}): the stream is split by split_dataset_by_node already. Leave one of "
+            "them out."
+        )
+    from datasets.distributed import split_dataset_by_node
+
+    return split_dataset_by_node(dataset, rank, world)
 
 
 def loses_samples(dataset: object) -> bool:

@@ -203,7 +203,7 @@ class Inline:
             if self._bad_samples.on_error == "raise":
                 samples[rows[0]].reraise(order.indices[rows[0]])
             bad = bad_rows(order, ids, {row: samples[row].reason for row in rows})
-            if self._bad_samples.on_error == "skip":
+            if not self._bad_samples.substitutes(len(rows), len(samples)):
                 failures.found += bad.values()
                 break
             for row, index, id_, turn in failures.substitutes(self._seed, order, bad):

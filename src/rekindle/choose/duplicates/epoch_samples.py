@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose import distributed
 from rekindle.choose.duplicates.group_turns import GroupTurns
 from rekindle.choose.plan import batches_per_epoch
 from rekindle.choose.selection import Choice
+from rekindle.choose.shard import Shard
 
 _Ids = NDArray[np.int64]
 _Weights = NDArray[np.float32]
@@ -42,19 +42,18 @@ class EpochSamples:
         """Which samples count as used if these are chosen: those that share a cached result do together."""
         return np.unique(ids) if self.remove else self.turns.with_duplicates(ids)
 
-    def choice(self, epoch: int) -> Choice:
-        """The samples of an epoch in which no importance method chooses."""
+    def choice(self, epoch: int, shard: Shard | None = None) -> Choice:
+        """The samples of an epoch in which no importance method chooses, as ranks share them evenly."""
         everything = np.arange(len(self.turns.index.units))
         ids, weights = self.reduce(everything, np.ones(len(everything), dtype=np.float32), epoch)
         uses = self.turns.turns_before(ids, epoch) if self.remove else np.full(len(ids), epoch)
-        rank, world = distributed.rank_and_world()
+        rank, world = (0, 1) if shard is None else (shard.rank, shard.world)
         return Choice(ids, weights, uses, False, rank, world).shared_evenly(self.seed, epoch)
 
-    def steps(self, batch_size: int, drop_last: bool) -> int:
-        """How many batches a rank has in such an epoch."""
+    def steps(self, batch_size: int, drop_last: bool, world: int = 1) -> int:
+        """How many batches each of so many ranks has in such an epoch."""
         index = self.turns.index
         count = index.number_of_units if self.remove else len(index.units)
-        world = distributed.rank_and_world()[1]
         return batches_per_epoch(-(-count // world), batch_size, drop_last)
 
     def _totals(self, ids: _Ids, weights: _Weights, kept: NDArray[np.bool_]) -> _Weights:

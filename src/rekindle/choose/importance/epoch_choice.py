@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rekindle.choose import distributed
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.method import ImportanceMethod, name_of
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Scores
 from rekindle.choose.selection import Choice, validated
+from rekindle.choose.shard import Shard
 
 
 def choose_samples(
@@ -18,6 +18,7 @@ def choose_samples(
     scores: Scores,
     duplicates: DuplicatePolicy | None,
     refresh: RefreshByUse | None = None,
+    shard: Shard | None = None,
 ) -> Choice:
     """What the method plans, less near-duplicates, for all ranks; counts the samples' uses in `scores`.
 
@@ -26,7 +27,7 @@ def choose_samples(
     ids, weights = validated(method.plan(epoch, scores), len(scores), name_of(method))
     if duplicates is not None:
         ids, weights = duplicates.epochs.reduce(ids, weights, epoch)
-    rank, world = distributed.rank_and_world()
+    rank, world = (0, 1) if shard is None else (shard.rank, shard.world)
     choice = Choice(ids, weights, scores.turns[ids].astype(np.int64), bool(method.even_batches), rank, world)
     choice = choice.shared_evenly(scores.seed, epoch)
     if refresh is not None:

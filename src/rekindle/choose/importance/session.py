@@ -6,6 +6,7 @@ import copy
 from typing import NamedTuple
 
 from rekindle.choose import distributed
+from rekindle.choose.agreement import has_ranks
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.epoch_choice import choose_samples
@@ -22,6 +23,7 @@ from rekindle.choose.importance.method import (
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Findings, Scores
 from rekindle.choose.selection import Choice
+from rekindle.choose.shard import Shard
 from rekindle.core.counters import Counters
 from rekindle.errors import FeedbackError
 
@@ -32,7 +34,7 @@ class SessionProgress(NamedTuple):
     scores: Scores
     epoch: int  # that the choice is for; −1 before the first
     choice: Choice | None
-    findings: Findings  # of that epoch so far
+    findings: Findings | None  # of that epoch so far, by this rank
 
 
 class ImportanceSession:
@@ -46,11 +48,12 @@ class ImportanceSession:
         counters: Counters,
         duplicates: DuplicatePolicy | None = None,
         refresh: RefreshByUse | None = None,
+        shard: Shard | None = None,
     ) -> None:
         # A method may remember things, and be given to other loaders as well.
         self.method = as_method(copy.deepcopy(method))
         self.name = name_of(self.method)
-        self.duplicates, self.refresh = duplicates, refresh
+        self.duplicates, self.refresh, self.shard = duplicates, refresh, shard
         reads = arrays_read_by(self.method)
         kept = None if reads is None else reads | ({"made", "age"} if refresh is not None else frozenset())
         self.scores = Scores.unknown(size, seed, kept)
@@ -66,15 +69,24 @@ class ImportanceSession:
         """The samples of an epoch. `ended` says that the one before it was iterated to its end."""
         if self.choice is None or self.epoch != epoch:
             # Before the first epoch ranks do not wait for each other.
-            if self.epoch >= 0 or distributed.rank_and_world()[1] == 1:
+            if self.epoch >= 0 or not self._exchanges:
                 self._update_scores(ended)
-            self.choice = choose_samples(self.method, epoch, self.scores, self.duplicates, self.refresh)
+            self.choice = choose_samples(
+                self.method, epoch, self.scores, self.duplicates, self.refresh, self.shard
+            )
             self.epoch = epoch
         self._findings.time_loads(self.method.wants_load_times(epoch))
         return self.choice
 
+    @property
+    def _exchanges(self) -> bool:
+        """Whether other ranks have feedback on samples of this epoch."""
+        return self.shard is not None and self.shard.world > 1 and has_ranks()
+
     def _update_scores(self, ended: bool) -> None:
-        found = distributed.gathered(self._findings.collect())
+        found = self._findings.collect()
+        if self._exchanges:
+            found = distributed.gathered(found, f"the feedback of epoch {self.epoch}")
         if ended and not len(found.measured.ids) and self.method.needs_feedback:
             raise FeedbackError(
                 f"importance={self.name} chooses samples by how the model does on them, but no feedback was "
@@ -108,6 +120,14 @@ class ImportanceSession:
     def progress(self) -> SessionProgress:
         """How far the session has got; copies feedback from wherever its tensors are."""
         return SessionProgress(self.scores, self.epoch, self.choice, self._findings.collect())
+
+    def everyones_progress(self) -> SessionProgress:
+        """How far all ranks together have got: each must ask, as they exchange what they have found."""
+        progress = self.progress()
+        if not self._exchanges or progress.findings is None:
+            return progress
+        what = f"the feedback of epoch {self.epoch} for state_dict(), which every rank must call"
+        return progress._replace(findings=distributed.gathered(progress.findings, what))
 
     def resume(self, progress: SessionProgress) -> None:
         """Continue from there; what was found before is dropped."""

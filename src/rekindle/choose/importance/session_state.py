@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.choose.distributed import rank_and_world
 from rekindle.choose.importance.method import ImportanceMethod, Parameter, name_of
 from rekindle.choose.importance.session import ImportanceSession, SessionProgress
 from rekindle.choose.position import Position
 from rekindle.choose.scores import Findings, Loaded, Measured, Scores
 from rekindle.choose.selection import Choice
+from rekindle.choose.shard import Shard
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
 from rekindle.errors import StateError
 
@@ -40,8 +40,9 @@ class ImportanceState(TypedDict):
 
 
 def save(session: ImportanceSession) -> ImportanceState:
-    """The state of a session."""
-    scores, epoch, choice, found = session.progress()
+    """The state of a session, with the feedback of all ranks: where there are several, each must ask."""
+    scores, epoch, choice, found = session.everyones_progress()
+    assert found is not None
     return {
         "method": session.identity,
         "scores": {
@@ -60,8 +61,12 @@ def save(session: ImportanceSession) -> ImportanceState:
     }
 
 
-def load(session: ImportanceSession, state: object, seed: int) -> None:
-    """Continue a session from a saved state; StateError, naming the field, if the state does not fit."""
+def load(session: ImportanceSession, state: object, seed: int, worlds: Collection[int] = (1,)) -> None:
+    """Continue a session from a saved state; StateError, naming the field, if the state does not fit.
+
+    `worlds` are the numbers of ranks that the state may be of. What they had found in the epoch so far goes
+    on with the first rank: at its end, the findings of all are put together.
+    """
     fields = StateFields(state, "importance_state")
     here, saved = session.identity, fields.get("method")
     if not _is_same(saved, here):
@@ -71,27 +76,28 @@ def load(session: ImportanceSession, state: object, seed: int) -> None:
         )
     size = len(session.scores)
     scores = _scores(fields, Scores.unknown(size, seed, session.scores.kept))
-    choice = _choice(fields, scores, session.refresh is not None and not session.refresh.shared)
+    is_reused = session.refresh is not None and not session.refresh.shared
+    choice = _choice(fields, scores, is_reused, session.shard or Shard(), worlds)
     measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
     wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
     epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)
     if (epoch == -1) != (choice is None):
         fields.refuse("epoch", f"a choice of samples for epoch {epoch}")
     _load_own(session.method, fields, size)
-    findings = Findings(measured, loaded, wait_seconds, work_seconds)
+    findings: Findings | None = Findings(measured, loaded, wait_seconds, work_seconds)
+    if session.shard is not None and session.shard.rank > 0:
+        findings = None
     session.resume(SessionProgress(scores, epoch, choice, findings))
 
 
-def steps_at(session: ImportanceSession, position: Position, batch_size: int, drop_last: bool) -> int:
-    """How many batches the epoch at a position has; StateError if the session has no choice for it."""
-    if session.choice is not None and session.epoch == position.epoch:
-        return session.choice.steps(batch_size, drop_last)
-    if position.step or position.ahead:
+def check_epoch(session: ImportanceSession, position: Position) -> None:
+    """StateError if a position is within an epoch that the session has no choice for."""
+    has_choice = session.choice is not None and session.epoch == position.epoch
+    if not has_choice and (position.step or position.ahead):
         raise StateError(
             f"importance: the checkpoint has samples for epoch {session.epoch}, but its position is in epoch "
             f"{position.epoch}"
         )
-    return 0
 
 
 def _kept(scores: Scores) -> list[tuple[str, NDArray[np.generic]]]:
@@ -115,7 +121,9 @@ def _scores(fields: StateFields, scores: Scores) -> Scores:
     return scores
 
 
-def _choice(fields: StateFields, scores: Scores, is_reused: bool) -> Choice | None:
+def _choice(
+    fields: StateFields, scores: Scores, is_reused: bool, shard: Shard, worlds: Collection[int]
+) -> Choice | None:
     turns = scores.turns
     if fields.get("ids") is None:
         return None
@@ -127,15 +135,20 @@ def _choice(fields: StateFields, scores: Scores, is_reused: bool) -> Choice | No
     weights = fields.array("weights", np.dtype(np.float32), len(ids), within="samples are chosen")
     if not (np.isfinite(weights) & (weights >= 0)).all():
         fields.refuse("weights", "some are negative or not finite")
-    (rank, world), saved_world = rank_and_world(), fields.integer("world", least=1)
-    if saved_world != world:
+    if (world := fields.integer("world", least=1)) not in worlds:
         raise StateError(
-            f"importance: the checkpoint was saved by one of {saved_world} ranks, this run has {world}. "
-            "Save it between two trainings, or resume with as many ranks."
+            f"importance: the samples were chosen for {world} ranks, but the position is that of "
+            f"{' or '.join(map(str, worlds))}; was the state edited?"
         )
     cached = scores.made[ids].astype(np.int64) if is_reused else None
     return Choice(
-        ids, weights, turns[ids].astype(np.int64) - 1, fields.boolean("even_batches"), rank, world, cached
+        ids,
+        weights,
+        turns[ids].astype(np.int64) - 1,
+        fields.boolean("even_batches"),
+        shard.rank,
+        shard.world,
+        cached,
     )
 
 

@@ -1,0 +1,186 @@
+"""Who decides a loader's order, and which ranks share it: `shard=`, or a sampler that means the same."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch.utils.data
+from torch.utils.data import BatchSampler
+
+from rekindle.choose import OrderKind
+from rekindle.choose.agreement import decided_by_first_rank, has_ranks
+from rekindle.choose.distributed import rank_and_world
+from rekindle.choose.partition import sharding_of
+from rekindle.choose.seeding import draw_seed
+from rekindle.choose.shard import EpochLayout, Shard
+from rekindle.errors import ArgumentError
+from rekindle.run.hugging_face import is_hugging_face, split_for
+
+ShardArgument: TypeAlias = Literal["ranks"] | tuple[int, int] | None
+
+_WAYS = (
+    'Give shard="ranks" under torch.distributed or torchrun, (rank, world size) as two integers, or None to '
+    "load everything in this process."
+)
+
+
+def shard_given(shard: object) -> Shard | None:
+    """What `shard=` stands for; ArgumentError if for nothing, or if there are no ranks to take it from."""
+    if shard is None:
+        return None
+    if isinstance(shard, tuple | list) and len(shard) == 2 and all(type(one) is int for one in shard):
+        return Shard(*shard)
+    if shard != "ranks":
+        raise ArgumentError(f"shard is {shard!r}. {_WAYS}")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return Shard(*rank_and_world())
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if not (rank.isdecimal() and world.isdecimal()):
+        raise ArgumentError(
+            'shard="ranks" takes rank and world size from torch.distributed, which is not initialised, or '
+            f"from RANK and WORLD_SIZE, which are {rank!r} and {world!r}. Start the script with torchrun, "
+            "call torch.distributed.init_process_group() first, or give shard=(rank, world size)."
+        )
+    return Shard(int(rank), int(world))
+
+
+def implied_shard(kind: OrderKind) -> Shard | None:
+    """The ranks of torch.distributed, for a loader whose features share samples without being asked."""
+    return Shard(*rank_and_world()) if kind.is_planned and has_ranks() else None
+
+
+class LoaderOrder(NamedTuple):
+    """Who decides the order of a loader's samples; if it is planned, for which rank and in which batches."""
+
+    kind: OrderKind
+    batch_size: int | None
+    drop_last: bool
+    shard: Shard | None = None  # None: every process has all samples
+    seed: int | None = None  # of the order, where a sampler has one; None: the loader's
+
+    @property
+    def layout(self) -> EpochLayout:
+        """What its epochs are made for."""
+        return EpochLayout(1 if self.shard is None else self.shard.world, self.batch_size or 1)
+
+
+def order_of(
+    loader: torch.utils.data.DataLoader[Any],
+    given: OrderKind,
+    own_sampler: tuple[object, object] | None,
+    shard: Shard | None,
+    *,
+    plans: bool,
+) -> LoaderOrder:
+    """Who decides the order now: a sampler too that was put in the place of our own, as torch allows.
+
+    With `plans`, the loader has something to plan, and a sampler that deals the dataset to ranks only says to
+    which: torch's DistributedSampler, and what Lightning and Accelerate put in its place.
+    """
+    kind = _kind(loader, given, own_sampler)
+    plain = LoaderOrder(kind, loader.batch_size, loader.drop_last, shard)
+    if kind is not OrderKind.SAMPLER or not (plans or shard is not None) or loader.generator is not None:
+        return plain
+    found = sharding_of(loader._index_sampler, len(loader.dataset))  # type: ignore[arg-type]
+    if found is None:
+        return plain
+    return LoaderOrder(
+        OrderKind.SHUFFLED if found.shuffle else OrderKind.SEQUENTIAL,
+        loader.batch_size if found.batch_size is None else found.batch_size,
+        loader.drop_last if found.batch_size is None else found.drop_last,
+        Shard(found.rank, found.world, found.drop_uneven),
+        found.seed,
+    )
+
+
+def _kind(
+    loader: torch.utils.data.DataLoader[Any], given: OrderKind, own_sampler: tuple[object, object] | None
+) -> OrderKind:
+    if not given.is_planned or own_sampler is None:
+        return given
+    batcher: Any = loader.batch_sampler
+    within = batcher.sampler if type(batcher) is BatchSampler else own_sampler[1]
+    is_own = loader._index_sampler is own_sampler[0] and within is own_sampler[1]
+    return given if is_own else OrderKind.SAMPLER
+
+
+def check_shard(
+    loader: torch.utils.data.DataLoader[Any], order: LoaderOrder, shard: Shard | None, *, can_split: bool
+) -> None:
+    """ArgumentError unless ranks can share the loader's samples in this order, if they are asked to.
+
+    `can_split` says whether an iterable dataset splits itself.
+    """
+    if shard is None:
+        return
+    if order.kind is OrderKind.ITERABLE and not can_split:
+        raise ArgumentError(
+            f"shard={_pair(shard)} does not go with {type(loader.dataset).__name__}, an IterableDataset, "
+            "which decides itself what each rank reads. Split it yourself (by rank, then by worker), or use "
+            "a map-style dataset or a stream of Hugging Face's datasets."
+        )
+    if order.kind is OrderKind.SAMPLER:
+        what = "generator=" if loader.generator is not None else type(_sampler(loader)).__name__
+        raise ArgumentError(
+            f"shard={_pair(shard)} plans the order itself, so it does not go with {what}. Leave that out and "
+            "use shuffle= and seed=; or leave shard= out, and let a sampler give each rank its samples."
+        )
+    if order.shard is not None and (order.shard.rank, order.shard.world) != (shard.rank, shard.world):
+        raise ArgumentError(
+            f"shard={_pair(shard)}, but {type(_sampler(loader)).__name__} was made for rank "
+            f"{order.shard.rank} of {order.shard.world}. Leave one of them out."
+        )
+
+
+def split(dataset: Any, shard: Shard | None) -> Any:
+    """What a rank loads of a dataset: its part of a stream that splits itself, all of any other."""
+    if shard is None or not is_hugging_face(dataset):
+        return dataset
+    return split_for(dataset, shard.rank, shard.world)
+
+
+def check_seed(shard: Shard | None, seed: int | None) -> None:
+    """ArgumentError unless all ranks have the same seed, or can be given one."""
+    if seed is None and shard is not None and shard.world > 1 and not is_the_group(shard):
+        raise ArgumentError(
+            f"shard={_pair(shard)} without seed=: the ranks would each draw another. Give seed=, the same on "
+            "all ranks, or initialise torch.distributed first: then rank 0 draws one for all."
+        )
+
+
+def agreed_seed(order: LoaderOrder) -> int:
+    """A seed that was not given: drawn from torch's generator, for ranks that share epochs by the first."""
+    drawn = draw_seed(put_back=order.kind is OrderKind.SAMPLER)
+    return decided_by_first_rank("the seed", lambda: drawn) if is_the_group(order.shard) else drawn
+
+
+def keeps_steps(order: LoaderOrder) -> bool:
+    """Whether other ranks wait for each of this one's batches, so that none may be left out."""
+    return has_ranks() or (order.shard is not None and order.shard.world > 1)
+
+
+def is_the_group(shard: Shard | None) -> bool:
+    """Whether the ranks that share the samples are those of torch.distributed, which can be asked."""
+    return shard is not None and has_ranks() and rank_and_world() == (shard.rank, shard.world)
+
+
+def warn_of_no_shard(order: LoaderOrder, *, stacklevel: int) -> None:
+    """A warning if this process is one of several ranks, each of which loads all samples."""
+    if order.kind is OrderKind.SHUFFLED and order.shard is None and has_ranks():
+        warnings.warn(
+            f"this is one of {rank_and_world()[1]} ranks of torch.distributed, and each of them will load "
+            'the whole dataset in every epoch. Give shard="ranks", so that they share it, or a '
+            "DistributedSampler; shard=(0, 1) if this is meant.",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _pair(shard: Shard) -> str:
+    return f"({shard.rank}, {shard.world})"
+
+
+def _sampler(loader: torch.utils.data.DataLoader[Any]) -> object:
+    batcher: Any = loader.batch_sampler
+    return batcher.sampler if type(batcher) is BatchSampler else loader._index_sampler
