@@ -35,6 +35,7 @@ PROGRAMS = (
     "ray_actors",
     "planning",
     "ranks",
+    "growth",
     "closing",
     "store",
     "counters_cost",

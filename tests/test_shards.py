@@ -18,6 +18,9 @@ from rekindle.choose import (
     plan_echo,
     plan_epoch,
 )
+from rekindle.choose.duplicates.group_turns import GroupTurns
+from rekindle.choose.duplicates.representatives import GroupIndex
+from rekindle.choose.duplicates.substitution import SubstitutingRefresh
 from rekindle.errors import ArgumentError
 
 FACTORS = st.one_of(st.integers(1, 6), st.sampled_from([1.5, 2.5, 4 / 3, 3.75]))
@@ -143,12 +146,20 @@ def _chosen(size):
     return lambda **given: choice.plan(size=size, epoch=4, **LAYOUT, refresh=refresh, **given)
 
 
+def _near_duplicates(size):
+    numbers = np.where(np.arange(size) % 3 < 2, np.arange(size) // 3, -1)  # pairs, and samples without any
+    refresh = SubstitutingRefresh.over(GroupTurns.of(GroupIndex.of(numbers), 5), 3, 5)
+    choice = Choice(np.arange(size), np.ones(size, dtype=np.float32), np.full(size, 4))
+    return lambda **given: choice.plan(size=size, epoch=4, **LAYOUT, refresh=refresh, **given)
+
+
 KINDS = {
     "plain": lambda size: lambda **given: plan_epoch(size=size, epoch=4, **LAYOUT, **given),
     "refurbish": _refurbish,
     "by cost": _by_cost,
     "echo": _echo,
     "chosen": _chosen,
+    "near-duplicates": _near_duplicates,
 }
 
 

@@ -92,8 +92,10 @@ class EpochPlan:
 
     def batch(self, step: int) -> PlannedRows:
         """The rows of batch `step`."""
-        window = next((one for one in self._windows if one.first <= step < one.last), None)
-        if window is None:
+        for window in reversed(self._windows):
+            if window.first <= step < window.last:
+                break
+        else:
             window = self._evaluate(step)
             self._windows.append(window)
         start = (step - window.first) * self.batch_size

@@ -115,17 +115,17 @@ class RefurbishSequence:
 
     def _undealt(self, dealt: _Numbers) -> _Numbers:
         """The visits that stand at positions of the order in which they are dealt to ranks."""
-        if self._world == 1:
+        if self._world == 1 or not len(dealt):
             return dealt
-        if len(dealt) == 0:
-            return dealt
-        starts = np.array(self._boundaries[:-1])
-        parts = np.searchsorted(starts, dealt, side="right") - 1
-        for part, (start, stop) in enumerate(pairwise(self._boundaries)):
-            here = parts == part
-            if here.any():
-                order = _dealt_order(self._refresh.seed, start, stop)
-                dealt[here] = start + order.forward(dealt[here] - start)
+        lowest, highest = dealt.min(), dealt.max()
+        for start, stop in pairwise(self._boundaries):
+            if stop <= lowest or start > highest:
+                continue
+            order = _dealt_order(self._refresh.seed, start, stop)
+            if start <= lowest and highest < stop:
+                return start + order.forward(dealt - start)
+            here = np.flatnonzero((dealt >= start) & (dealt < stop))
+            dealt[here] = start + order.forward(dealt[here] - start)
         return dealt
 
     def _share(self, own: int) -> _RankShare:

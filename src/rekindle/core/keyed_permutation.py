@@ -12,7 +12,8 @@ Small orders are shuffled as a whole: a table of n entries, each of the n! order
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +50,20 @@ class KeyedPermutation:
         # The right digit is one of a power of two, about √size; the two write few numbers beyond `size`.
         self._right_bits = (size - 1).bit_length() // 2
         right = 1 << self._right_bits
-        self._left_base = left = -(-size // right)
-        pairs = 3 if size <= _FEW else 2
-        drawn = counter_rng.split(key, np.arange(pairs * max(left, right)))
+        self._left_base = -(-size // right)
+        self._key = key
+
+    @cached_property
+    def _rounds(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """The tables of each pair of rounds, drawn when they are needed: an epoch may be planned ahead."""
+        left, right = self._left_base, 1 << self._right_bits
+        pairs = 3 if self.size <= _FEW else 2
+        drawn = counter_rng.split(self._key, np.arange(pairs * max(left, right)))
         rows = drawn.reshape(pairs, max(left, right))
         low = rows & np.uint64(0xFFFFFFFF)
         rows >>= np.uint64(32)
         # What the left digit is shifted by depends on the right one, and the other way round.
-        self._rounds = list(zip(_below(left, rows[:, :right]), _below(right, low[:, :left]), strict=True))
+        return list(zip(_below(left, rows[:, :right]), _below(right, low[:, :left]), strict=True))
 
     def forward(self, positions: _Numbers) -> _Numbers:
         """What stands at each of some positions."""
@@ -86,15 +93,13 @@ class KeyedPermutation:
     def _forward_once(self, numbers: _Numbers, out: _Numbers) -> None:
         bits, mask = self._right_bits, (1 << self._right_bits) - 1
         left, right = numbers >> bits, numbers & mask
-        shift, spare = np.empty_like(left), np.empty_like(left)
+        spare = np.empty_like(left)
         for to_left, to_right in self._rounds:
-            np.take(to_left, right, out=shift, mode="clip")
-            left += shift
+            left += np.take(to_left, right, mode="clip")
             np.subtract(left, self._left_base, out=spare)
             # As unsigned numbers, what is negative is the larger of the two.
             np.minimum(left.view(np.uint64), spare.view(np.uint64), out=left.view(np.uint64))
-            np.take(to_right, left, out=shift, mode="clip")
-            right += shift
+            right += np.take(to_right, left, mode="clip")
             right &= mask
         np.left_shift(left, bits, out=out)
         out |= right
@@ -102,13 +107,11 @@ class KeyedPermutation:
     def _backward_once(self, numbers: _Numbers, out: _Numbers) -> None:
         bits, mask = self._right_bits, (1 << self._right_bits) - 1
         left, right = numbers >> bits, numbers & mask
-        shift, spare = np.empty_like(left), np.empty_like(left)
+        spare = np.empty_like(left)
         for to_left, to_right in reversed(self._rounds):
-            np.take(to_right, left, out=shift, mode="clip")
-            right -= shift
+            right -= np.take(to_right, left, mode="clip")
             right &= mask
-            np.take(to_left, right, out=shift, mode="clip")
-            left -= shift
+            left -= np.take(to_left, right, mode="clip")
             np.add(left, self._left_base, out=spare)
             np.minimum(left.view(np.uint64), spare.view(np.uint64), out=left.view(np.uint64))
         np.left_shift(left, bits, out=out)
@@ -121,10 +124,11 @@ def keyed_permutation(size: int, key: int) -> KeyedPermutation:
     return KeyedPermutation(size, key)
 
 
-def _below(bound: int, drawn: NDArray[np.uint64]) -> list[_Numbers]:
+def _below(bound: int, drawn: NDArray[np.uint64]) -> list[NDArray[Any]]:
     """Tables of random numbers below a bound, from 32 random bits each."""
     scaled = (drawn * np.uint64(bound)) >> np.uint64(32)
-    return list(scaled.astype(np.int64))
+    # Small entries: the tables of several orders share the processor's cache.
+    return list(scaled.astype(np.uint16 if bound <= 1 << 16 else np.int64))
 
 
 def _shuffled(size: int, key: int) -> _Numbers:

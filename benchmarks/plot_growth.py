@@ -1,0 +1,65 @@
+"""Draws docs/growth.svg: time to the first batch against the dataset's size, from the results of `growth`."""
+
+from __future__ import annotations
+
+import math
+
+from benchmarks.chart import DOCS, comparisons, svg, text
+
+WIDTH, HEIGHT = 720, 380
+LEFT, RIGHT, TOP, BOTTOM = 72, 130, 40, 60
+COLOURS = {
+    "torch, shuffled": "grey",
+    "in order": "gold",
+    "shuffled": "orange",
+    "Refurbish(3)": "violet",
+}
+LOWEST, HIGHEST = 0, 5  # powers of ten, in ms
+SMALLEST, LARGEST = 3, 9  # in samples
+
+
+def main() -> None:
+    """Read the numbers, write the picture."""
+    found = {one["title"]: one["rows"] for one in comparisons("growth")}
+    parts = _axes()
+    for kind, colour in COLOURS.items():
+        rows = found[f"first batch: {kind}"]
+        points = [_point(math.log10(float(row["contender"])), math.log10(row["median"])) for row in rows]
+        parts.append(_line(kind, points, colour))
+    title = "Milliseconds to the first batch against samples: in order, shuffled, refurbish, torch"
+    (DOCS / "growth.svg").write_text(svg(parts, width=WIDTH, height=HEIGHT, title=title), encoding="utf-8")
+
+
+def _point(samples: float, milliseconds: float) -> tuple[float, float]:
+    """Where a point lies, from the logarithms of its numbers."""
+    x = LEFT + (WIDTH - LEFT - RIGHT) * (samples - SMALLEST) / (LARGEST - SMALLEST)
+    share = (milliseconds - LOWEST) / (HIGHEST - LOWEST)
+    return x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+
+def _axes() -> list[str]:
+    parts = []
+    for power in range(LOWEST, HIGHEST + 1):
+        _, y = _point(SMALLEST, power)
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(text(LEFT - 10, y + 4, f"{10**power:,}", "muted", "end"))
+    for power in range(SMALLEST, LARGEST + 1):
+        x, y = _point(power, LOWEST)
+        parts.append(text(x, y + 22, f"10^{power}", "muted", "middle"))
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "samples of the dataset", anchor="middle"))
+    parts.append(text(20, TOP - 16, "ms of CPU to the first batch"))
+    return parts
+
+
+def _line(name: str, points: list[tuple[float, float]], colour: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    x, y = points[-1]
+    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in points)
+    return (
+        f'<g class="{colour}"><polyline points="{path}" style="fill: none" stroke-width="2.5"/>{dots}</g>'
+        f"{text(x + 12, y + 4, name, colour)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
