@@ -98,7 +98,8 @@ def test_batches_do_not_depend_on_workers_or_executor(scene, executor, workers, 
     [("collate", "spawn"), ("sometimes", "forkserver")],
 )
 def test_batches_do_not_depend_on_the_start_method(scene, method, expected):
-    made = two_epochs(num_workers=2, executor="processes", multiprocessing_context=method, **SCENES[scene])
+    """With one worker, as each takes long to start; the slow test below has more."""
+    made = two_epochs(num_workers=1, executor="processes", multiprocessing_context=method, **SCENES[scene])
     assert made == expected[scene]
 
 

@@ -82,7 +82,10 @@ def expected(dataset: Any, order: list[list[int]], epoch: int) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("way", WAYS)
+# Native folders in spawned workers are in test_refurbish.py as well.
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if way == "2 spawned" else way for way in WAYS]
+)
 def test_the_same_bytes_for_every_executor(root: Path, way: str) -> None:
     dataset = rk.open(root, transform=STEPS)
     loader = load(dataset, **WAYS[way])

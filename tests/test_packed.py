@@ -79,7 +79,7 @@ def test_batches_are_those_of_the_folder(packed: Path, folder: Path, settings: d
 
 def test_spawned_processes_find_the_files_again(folder: Path, tmp_path: Path) -> None:
     path = pack(tmp_path / "a.tar", jpegs(SAMPLES), CLASSES)
-    spawned = {"num_workers": 2, "executor": "processes", "multiprocessing_context": "spawn"}
+    spawned = {"num_workers": 1, "executor": "processes", "multiprocessing_context": "spawn"}
     assert same(_batches(path, **spawned), _batches(folder))
 
 

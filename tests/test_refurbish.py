@@ -66,6 +66,10 @@ class Folder(Dataset[Any]):
             return self.transform(image.convert("RGB")), index
 
 
+def ours(root: Path) -> Any:
+    return rk.open(root, transform=STEPS)
+
+
 def foreign(root: Path) -> Folder:
     V = torchvision.transforms  # noqa: N806
     return Folder(
@@ -119,9 +123,13 @@ def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
     assert used <= computed
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "make", [lambda root: rk.open(root, transform=STEPS), foreign], ids=["ours", "foreign"]
+    ("make", "way"),
+    [
+        *((ours, way) for way in WAYS),
+        *((foreign, way) for way in WAYS if way != "2 spawned"),
+        pytest.param(foreign, "2 spawned", marks=pytest.mark.slow),  # test_golden.py has it too.
+    ],
 )
 def test_the_same_bytes_with_any_cache_and_any_workers(root: Path, make: Any, way: str) -> None:
     nothing_kept = digest(epochs(load(make(root), memory=0)))
@@ -451,9 +459,7 @@ def test_what_cannot_be_cut_is_told_with_the_way_out(root: Path) -> None:
 # Faults.
 
 
-@pytest.mark.parametrize(
-    "make", [lambda root: rk.open(root, transform=STEPS), foreign], ids=["ours", "foreign"]
-)
+@pytest.mark.parametrize("make", [ours, foreign])
 def test_a_killed_worker_changes_nothing(root: Path, make: Any) -> None:
     expected = epochs(load(make(root)), 3)
     loader = load(make(root), num_workers=2, executor="processes")

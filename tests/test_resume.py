@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, get_worker_info
 
 import rekindle as rk
+from covering import each_value
 from mortal import noisy_collate
 from resumable import STEPS, Counted, Draws, Stream, indices_of, shuffled, through_a_file
 from same import digest
@@ -39,6 +40,9 @@ def test_a_state_after_any_number_of_batches_gives_exactly_the_rest(saved_with, 
     third = list(shuffled_at_epoch(2))
     assert len(batches) == 2 * STEPS
     for k, state in enumerate(states):
+        # Workers, which take longest, go on at the beginning and the end of both epochs.
+        if loaded_with and 1 < k % STEPS < STEPS - 1:
+            continue
         loader = shuffled(loaded_with)
         loader.load_state_dict(through_a_file(state))
         rest = list(loader)
@@ -271,9 +275,12 @@ def test_with_in_order_false_every_sample_comes_once_before_or_after(sampler):
 # Iterable datasets.
 
 
-@pytest.mark.parametrize(("saved_with", "loaded_with"), [(0, 0), (0, 1), (1, 0), (2, 2), (3, 3)])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_a_stream_resumes_after_any_number_of_batches(saved_with, loaded_with, drop_last):
+@pytest.mark.parametrize(
+    ("workers", "drop_last"), each_value([(0, 0), (0, 1), (1, 0), (2, 2), (3, 3)], [False, True]), ids=str
+)
+def test_a_stream_resumes_after_any_number_of_batches(workers, drop_last):
+    saved_with, loaded_with = workers
+
     def make(workers):
         return rk.DataLoader(Stream(), 3, num_workers=workers, drop_last=drop_last, seed=3)
 

@@ -15,6 +15,7 @@ from PIL import Image
 from torch.utils.data import Dataset, Subset, default_collate, get_worker_info
 
 import rekindle as rk
+from covering import each_value
 from mortal import in_worker, kill, ready_workers
 from rekindle.loader import settings
 from rekindle.run.threads_per_process import MOST_THREADS, threads_per_process
@@ -240,9 +241,13 @@ class Deadly(Declared):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, None])
-@pytest.mark.parametrize(("deadly", "workers"), [(0, 4), (29, 4), (29, 8)])
-def test_a_sample_that_kills_three_processes_is_named(deadly, how, workers):
+@pytest.mark.parametrize(
+    ("sample", "how"),
+    each_value([(0, 4), (29, 4), (29, 8)], [signal.SIGKILL, signal.SIGSEGV, None]),
+    ids=str,
+)
+def test_a_sample_that_kills_three_processes_is_named(sample, how):
+    deadly, workers = sample
     loader = rk.DataLoader(Deadly(deadly, how), 16, num_workers=workers, seed=1)
     seen = []
 

@@ -10,6 +10,7 @@ import pytest
 from torch.utils.data import Dataset
 
 import rekindle as rk
+from covering import each_pair, each_value
 from mortal import Deadly, Draws, ExitsOnce, Stream, kill, list_collate, noisy_collate, ready_workers
 from same import digest
 
@@ -65,9 +66,10 @@ def test_many_dead_workers_cost_no_sample(tmp_path, killed, crashed, stopped):
     assert loader.report().replaced_workers >= sent + 4
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-@pytest.mark.parametrize("collate_fn", [None, list_collate])
-@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(
+    ("how", "collate_fn", "in_order"),
+    each_pair([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], [None, list_collate], [True, False]),
+)
 def test_all_workers_killed_at_once_cost_no_sample(how, collate_fn, in_order):
     def make(**options):
         return rk.DataLoader(Draws(64), 8, collate_fn=collate_fn, seed=5, **options)
@@ -167,9 +169,10 @@ def test_a_stopped_worker_does_not_block_a_long_message():
 # Samples and starts that kill.
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, None])
-@pytest.mark.parametrize("deadly", [0, 13, 39])
-@pytest.mark.parametrize("collate_fn", [None, list])
+@pytest.mark.parametrize(
+    ("deadly", "how", "collate_fn"),
+    each_value([0, 13, 39], [signal.SIGKILL, signal.SIGSEGV, None], [None, list]),
+)
 def test_a_sample_that_kills_three_workers_is_named(deadly, how, collate_fn):
     loader = rk.DataLoader(Deadly(deadly, how), 8, num_workers=2, seed=1, collate_fn=collate_fn)
     seen = []
