@@ -75,6 +75,10 @@ def check_workers(script: Script) -> None:
         # RandomSampler draws once more at its end. Whether workers have read that far ahead when the script
         # leaves an epoch decides the next one's order: torch's own differs by the number of workers.
         script = replace(script, epochs=1)
+    if script.order == "repeated" and script.batch_size is None:
+        # With workers, torch calls `iter(sampler)` twice and follows the second: what a sampler that draws at
+        # once draws first is lost. Ours is called once, with any number of workers.
+        script = replace(script, batch_size=2)
     # Torch draws a base seed from the generator for each epoch, but only one for workers that persist.
     order_is_inlines = not (script.order_moves_torchs_generator and script.persistent)
     found = ours(script)
