@@ -33,6 +33,7 @@ PROGRAMS = (
     "many_workers",
     "interference",
     "ray_actors",
+    "jobs",
     "planning",
     "ranks",
     "growth",
