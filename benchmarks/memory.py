@@ -7,6 +7,12 @@ last batch, while the workers are alive, the proportional set size (PSS: memory 
 1/n in each) of the process and all below it is added up, from `/proc/PID/smaps_rollup`: in all, and without
 the pages of files, which are libraries. Each measurement runs in an interpreter of its own. Linux only.
 
+Method, the whole dataset: a list of 1,000,000 strings, tuples or dicts and an array of 1 GB; 8 workers,
+started by fork, spawn and fork server, read one epoch. What all processes have of their own (anonymous pages
+and pages of libraries, by PSS) and all memory files, each once, is divided by the PSS of the one process
+before it started workers. The bar is 1.15. Importing torch counts too: 150 MB for a fork server, and for
+every worker that is spawned.
+
 Method, the batches: samples of 224 × 224 × 3 floats that cost nothing to make, in batches of 64 (38.5 MB),
 through 2, 4 and 16 workers without `prefetch_factor`. The loop takes 20 batches as they come, then waits half
 a second between two, so that all that is loaded ahead is there; the most that a look at each of these finds
@@ -20,8 +26,8 @@ batches ahead as torch.
     python -m benchmarks memory
 
 Reading: MB, less is better; the bar is torch's (≤ 1.0×). Forked workers share the list at first.
-But Python writes into an object when it is used (its reference count), so each worker that reads
-from all over the list ends up with a copy of the strings, about 100 MB. On a machine where other
+But Python writes into an object when it is used (its reference count), so each of torch's workers that
+reads from all over the list ends up with a copy of the strings, about 100 MB. On a machine where other
 processes use torch too, look at the number without files: they share the libraries' pages, and when
 one of them starts or ends, the share that counts here changes by up to 150 MB.
 """
@@ -44,6 +50,7 @@ from benchmarks.loaders import LOADERS
 ENTRIES, WORKERS, BATCH_SIZE = 1_000_000, 4, 1000
 IMAGES, SIDE, BATCH_WORKERS = 64, 224, (2, 4, 16)  # a batch; pixels of a side
 SMALL_BATCH, PACED_WORKERS = 32, 8
+WORKERS_OF_WHOLE, MEGABYTES = 8, 1024
 
 
 class ManyStrings:
@@ -76,6 +83,50 @@ def memory_after_an_epoch(loader: str) -> dict[str, float]:
     memory = [proportional_set_size(process.pid) for process in processes]
     in_all, of_files = sum(m["Pss"] for m in memory), sum(m["Pss_File"] for m in memory)
     return {"in all": in_all / 1e6, "without files": (in_all - of_files) / 1e6}
+
+
+class WholeDataset:
+    """A list of plain values and an array, of both of which a sample has an entry."""
+
+    def __init__(self, kind: str, entries: int, megabytes: int) -> None:
+        import numpy as np
+
+        names = (f"photographs/of/class-{i % 1000:04}/number-{i:08}.jpg" for i in range(entries))
+        make: dict[str, Callable[[int, str], Any]] = {
+            "strings": lambda number, name: name,
+            "tuples": lambda number, name: (name, number % 1000),
+            "dicts": lambda number, name: {
+                "file": name,
+                "label": number % 1000,
+                "caption": f"number {number}",
+            },
+        }
+        self.items = [make[kind](number, name) for number, name in enumerate(names)]
+        self.array = np.ones(megabytes << 18, dtype=np.float32)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> float:
+        return len(self.items[index]) + float(self.array[index])
+
+
+def growth_with_workers(loader: str, method: str, kind: str, entries: int, megabytes: int) -> float:
+    """The memory of all processes after an epoch, as a multiple of that of one process before it."""
+    import psutil
+
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    dataset = WholeDataset(kind, entries, megabytes)
+    settings = {"batch_size": BATCH_SIZE, "shuffle": True, "num_workers": WORKERS_OF_WHOLE}
+    batches = LOADERS[loader](dataset, multiprocessing_context=method, **settings)
+    alone = proportional_set_size(os.getpid())["Pss"]  # with all that the loader imports
+    batches = iter(batches)
+    for _ in range(entries // BATCH_SIZE):
+        next(batches)
+    processes = [os.getpid(), *(process.pid for process in psutil.Process().children(recursive=True))]
+    sizes = [proportional_set_size(pid) for pid in processes]
+    own = sum(size["Pss"] - size["Pss_Shmem"] for size in sizes)
+    return (own + shared_bytes(processes)) / alone
 
 
 class Floats:
@@ -193,7 +244,24 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
         )
         for what in ("in all", "without files")
     ]
-    return [*of_dataset, *_of_batches(rounds), *_of_waiting(rounds)]
+    return [*of_dataset, *_of_whole(rounds), *_of_batches(rounds), *_of_waiting(rounds)]
+
+
+def _of_whole(rounds: int) -> list[Comparison]:
+    def contender(loader: str, method: str, kind: str) -> Callable[[], float]:
+        size = {"entries": ENTRIES, "megabytes": MEGABYTES}
+        return lambda: in_fresh_process(growth_with_workers, loader=loader, method=method, kind=kind, **size)
+
+    found = []
+    for method in ("fork", "forkserver", "spawn"):
+        for kind in ("strings", "tuples", "dicts") if method == "fork" else ("tuples",):
+            ratios = alternate({name: contender(name, method, kind) for name in LOADERS}, rounds)
+            title = (
+                f"all processes against one; {ENTRIES:,} {kind}, {MEGABYTES} MB, {WORKERS_OF_WHOLE} workers"
+            )
+            bars = {"rekindle": [Bar("≤", 1.15, "×")]}
+            found.append(list_values(f"{title}, {method}", "×", ratios, bars))
+    return found
 
 
 def _of_batches(rounds: int) -> list[Comparison]:
