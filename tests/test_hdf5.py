@@ -274,3 +274,22 @@ def test_labels_are_looked_for_near_the_images_first(
     start = None if labels is None else 10 * others.index(labels)
     expected = [-1] * 3 if start is None else [start, start + 1, start + 2]
     assert rk.open(tmp_path / "a.h5").targets == expected
+
+
+@pytest.mark.parametrize(("precision", "offset"), [(8, 0), (1, 0), (4, 2)])
+def test_numbers_of_which_only_some_bits_count_are_refused(
+    tmp_path: Path, precision: int, offset: int
+) -> None:
+    """HDF5 gives those bits, shifted; the bytes in the file are others."""
+    kind = h5py.h5t.STD_U8LE.copy()
+    kind.set_precision(precision)
+    kind.set_offset(offset)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        space = h5py.h5s.create_simple((2, 4, 4, 3))
+        images = h5py.Dataset(h5py.h5d.create(file.id, b"images", kind, space))
+        images[...] = pixels(2, 4, 4, 3)
+    if precision == 8:
+        assert len(rk.open(tmp_path / "a.h5")) == 2
+    else:
+        with pytest.raises(rk.DataError, match=rf"numbers of {precision} bits in 8"):
+            rk.open(tmp_path / "a.h5")

@@ -205,10 +205,26 @@ def _check_own(data: h5py.Dataset) -> None:
         )
 
 
+def _check_bits(data: h5py.Dataset) -> None:
+    """Raise UnsupportedError if the library gives only some bits of each number that is stored."""
+    kind = data.id.get_type()
+    if isinstance(kind, h5py.h5t.TypeVlenID | h5py.h5t.TypeEnumID):
+        kind = kind.get_super()
+    if not isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
+        return
+    bits = 8 * kind.get_size()
+    if (kind.get_offset(), kind.get_precision()) != (0, bits):
+        raise UnsupportedError(
+            f"{data.name!r} stores numbers of {kind.get_precision()} bits in {bits}. Copy it to a dataset of "
+            "a plain type."
+        )
+
+
 def _inspect_dataset(data: h5py.Dataset, key: str, arrays: Arrays) -> Hdf5DatasetInfo:
     """How a dataset is stored; adds its chunks (offset, length, mask, in order of position) to `arrays`."""
     kind = kind_of(data)
     _check_own(data)
+    _check_bits(data)
     properties = data.id.get_create_plist()
     if len(data.shape) > MAX_AXES:
         raise UnsupportedError(f"{data.name!r} has {len(data.shape)} axes, at most {MAX_AXES} are supported.")
