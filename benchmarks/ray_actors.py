@@ -60,7 +60,7 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
     import ray
 
-    ray.init(num_cpus=2 * MANY, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2 * MANY, include_dashboard=False, log_to_driver=False)
     files = photographs(data)
     jpeg = _photographs(files, rounds)
     slept = _sleeping(rounds)
