@@ -22,7 +22,7 @@ from rekindle.loader.settings import LoaderSettings
 from rekindle.run import BadSample
 from rekindle.run.hugging_face import is_hugging_face
 
-_VERSION = 1
+_VERSION = 2  # 1 had other shuffled orders: its position within an epoch stands for other samples here
 _MOST_SEED = 2**63 - 1
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
@@ -79,7 +79,8 @@ def check_version(state: object) -> StateFields:
     if type(version) is not int or version != _VERSION:
         raise StateError(
             f"version: expected a state of version {_VERSION}, as state_dict() gives, "
-            f"but got {shown(version)}"
+            f"but got {shown(version)}. A state of an earlier release belongs to other shuffled orders: "
+            "go on with the epoch after it, by set_epoch()."
         )
     return fields
 
