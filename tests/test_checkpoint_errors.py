@@ -108,7 +108,7 @@ def test_what_is_no_state_is_refused(state):
 
 
 def test_a_state_of_the_earlier_orders_is_refused_with_what_to_do():
-    with pytest.raises(rk.StateError, match="other shuffled orders.*set_epoch"):
+    with pytest.raises(rk.StateError, match=r"other shuffled orders.*set_epoch"):
         shuffled().load_state_dict(shuffled().state_dict() | {"version": 1})
 
 
