@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -116,10 +116,11 @@ class ReuseSession:
     def _open_cache(self, reuse: Refurbish, memory: Memory) -> tuple[Split, Store]:
         """The dataset in two, and a cache for the first part: this loader's, or one that it shares."""
         split, several = self._split, rank_and_world()[1] > 1
+        halves = cache(split.checked_split)  # asked for once it is decided where to split
         if reuse.shared is None or several:
             split.decide(memory, None if reuse.shared is None else partial(self._split_of_jobs, reuse.shared))
 
-        name = "" if reuse.shared is not None else self._name_for_ranks(reuse)
+        name = "" if reuse.shared is not None else self._name_for_ranks(reuse, halves)
         kept = kept_generations(reuse.factor, ranks=bool(name), jobs=reuse.shared is not None)
 
         def make(**given: Any) -> Store:
@@ -136,25 +137,25 @@ class ReuseSession:
         def begin(store: Store) -> None:
             if reuse.disk is None:
                 seed = reuse.part_seed(self._seed)
-                admit(store, split.checked_split(), seed, self.planning.costs_of(), stacklevel=_WARN_AT + 3)
+                admit(store, halves(), seed, self.planning.costs_of(), stacklevel=_WARN_AT + 3)
 
         def settle(theirs: Mapping[str, str] | None) -> Mapping[str, str]:
             if not several:
                 split.decide(memory, lambda: self._possible_split(theirs))
-            return self._about(reuse)
+            return self._about(reuse, halves)
 
         if reuse.shared is None:
             store = open_for_ranks(name, make, begin)
         else:
             store = open_for_jobs(reuse.shared, make, begin, settle)
-        return split.checked_split(), store
+        return halves(), store
 
-    def _name_for_ranks(self, reuse: Refurbish) -> str:
+    def _name_for_ranks(self, reuse: Refurbish, halves: Callable[[], Split]) -> str:
         """The name of the cache that the ranks of this host share; empty if there is one, or they cannot."""
         job = job_of_ranks()
         if not job:
             return ""
-        about = self._about(reuse)
+        about = self._about(reuse, halves)
         if not about["code"]:
             _log.info("Refurbish: ranks share no cache, since it cannot be told what %r is", self._given)
             return ""
@@ -169,11 +170,11 @@ class ReuseSession:
         text = "" if about is None else about.get("split", "")
         return int(text) if text.isdecimal() and int(text) <= self._split.last else None
 
-    def _about(self, reuse: Refurbish) -> dict[str, str]:
+    def _about(self, reuse: Refurbish, halves: Callable[[], Split]) -> dict[str, str]:
         """What cached parts depend on beside the seed: equal for loaders that may share them."""
         split = self._split
         data = data_fingerprint(self._given) if reuse.shared is not None else ""
-        code = part_fingerprint(split.checked_split(), split.first_steps())
+        code = part_fingerprint(halves(), split.first_steps())
         if code is None and reuse.shared is not None:
             raise ArgumentError(
                 f"Refurbish(shared={reuse.shared!r}): it cannot be told whether other jobs have the same "
