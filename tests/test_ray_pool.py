@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -245,6 +246,12 @@ def test_what_does_not_go_with_ray_is_refused_when_the_loader_is_made():
 def test_the_number_of_workers_is_that_of_ray():
     assert rk.DataLoader(range(4), executor=rk.Ray(workers=2)).num_workers == 2
     assert rk.DataLoader(range(4), num_workers=2, executor=rk.Ray(workers=2)).num_workers == 2
+
+
+def test_cores_of_this_machine_do_not_limit_the_number_of_actors(recwarn):
+    warnings.simplefilter("always")
+    rk.DataLoader(range(4), executor=rk.Ray(workers=10_000))
+    assert not recwarn.list
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):

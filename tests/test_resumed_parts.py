@@ -89,3 +89,13 @@ def test_any_other_iterable_still_needs_the_same_number_of_workers() -> None:
     state = load(stream("plain"), 2, final_transform=dict).state_dict()
     with pytest.raises(rk.StateError, match="num_workers"):
         load(stream("plain"), 1, final_transform=dict).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((0, 2), (1, 2)), ((0, 2), (0, 1)), ((0, 2), None), (None, (0, 2))]
+)
+def test_a_streams_state_is_that_of_one_rank_and_no_other(before: Any, after: Any) -> None:
+    state = load(stream("plain"), 0, seed=0, shard=before).state_dict()
+    load(stream("plain"), 0, seed=0, shard=before).load_state_dict(state)
+    with pytest.raises(rk.StateError, match="save that of each rank"):
+        load(stream("plain"), 0, seed=0, shard=after).load_state_dict(state)

@@ -24,6 +24,7 @@ from rekindle.run.hugging_face import is_hugging_face
 
 _VERSION = 2  # 1 had other shuffled orders: its position within an epoch stands for other samples here
 _MOST_SEED = 2**63 - 1
+_PART = "stream_of"  # which rank's part of a stream; not there without shard=
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
 Identity: TypeAlias = dict[str, int | str | None]
@@ -50,7 +51,7 @@ def identity(settings: LoaderSettings, importance: str) -> Identity:
         least = 0 if is_hugging_face(settings.dataset) else 1
         found["num_workers"] = max(least, settings.num_workers)
         if settings.shard is not None:
-            found["stream_of"] = f"rank {settings.shard.rank} of {settings.shard.world}"
+            found[_PART] = f"rank {settings.shard.rank} of {settings.shard.world}"
     return found
 
 
@@ -99,7 +100,7 @@ def split_of(state: object, last: int) -> int | None:
 def check_identity(fields: StateFields, identity: Identity, may_differ: Collection[str] = ()) -> None:
     """StateError, naming the field, if a state is that of a loader which differs in more than these."""
     for name, here in identity.items():
-        if name in may_differ:
+        if name in may_differ or name == _PART:
             continue
         saved = fields.get(name)
         if type(saved) is not type(here) or saved != here:
@@ -107,6 +108,14 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
                 f"{name}: the state was saved with {name}={shown(saved)}, this loader has {here!r}. "
                 f"Make the loader with the same {name}, or start from scratch without load_state_dict."
             )
+    part = fields.get(_PART) if _PART in fields.names() else None
+    part_here = identity.get(_PART)
+    if type(part) is not type(part_here) or part != part_here:
+        raise StateError(
+            f"{_PART}: the state is that of {'a whole stream' if part is None else shown(part)}, this loader "
+            f"reads {'all of it' if part_here is None else part_here}. A stream's state is one rank's own: "
+            "save that of each rank, and load it with the same shard= and number of ranks."
+        )
 
 
 def load(

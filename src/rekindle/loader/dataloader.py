@@ -11,14 +11,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import (
-    Dataset,
-    IterableDataset,
-    IterDataPipe,
-    MapDataPipe,
-    Sampler,
-    default_collate,
-)
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, default_collate
 
 from rekindle.choose import OrderKind, Redundancy, batches_per_epoch
 from rekindle.choose.agreement import agree
@@ -43,6 +36,7 @@ from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, OnError
 from rekindle.run.hugging_face import epoch_of, follow_epoch, is_hugging_face
 from rekindle.run.ray.actors import actors_of
+from rekindle.run.ray.settings import Ray
 from rekindle.ship import BatchInfo, yielded
 from rekindle.ship.device_options import Placement
 from rekindle.tune import Report
@@ -129,6 +123,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     ) -> None:
         arguments.check_workers(num_workers)
         num_workers = arguments.worker_count(num_workers, executor, multiprocessing_context)
+        self.executor = executor
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory,
             drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
@@ -155,7 +150,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if not is_iterable:
             self._own_sampler = self._index_sampler, self.sampler
         self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
-        self.executor, self.on_error, self.error_budget = executor, on_error, error_budget
+        self.on_error, self.error_budget = on_error, error_budget
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         self.device, self.batch_transform = device, batch_transform
         self.importance, self.redundancy, self.native = importance, redundancy, native
@@ -184,6 +179,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._order_checked, self._agreed = order, False
         self._close_with_the_loader()
         accelerate.install()
+
+    def check_worker_number_rationality(self) -> None:
+        """Torch's warning that there are fewer cores than workers; those of Ray are on other machines."""
+        if not isinstance(self.executor, Ray):
+            super().check_worker_number_rationality()
 
     def _close_with_the_loader(self) -> None:
         weakref.finalize(self, self._epochs.close_idle)
