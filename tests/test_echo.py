@@ -189,7 +189,7 @@ SAMPLERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("which", SAMPLERS)
+@pytest.mark.parametrize("which", ["in order", "some twice"])
 def test_the_samples_of_a_sampler_are_echoed(root: Path, which: str) -> None:
     dataset = rk.open(root, transform=STEPS)
     drawn = Counter(SAMPLERS[which](dataset))
@@ -208,6 +208,18 @@ def test_the_samples_of_a_sampler_are_echoed(root: Path, which: str) -> None:
     assert len(views) == uses.total()  # Every copy is augmented by itself, also of what is drawn twice.
     assert len(loader) == -(-uses.total() // BATCH)
     loader.close()
+
+
+def test_ranks_of_a_distributed_sampler_echo_every_sample_once_among_them(root: Path) -> None:
+    dataset = rk.open(root, transform=STEPS)
+    uses: Counter[int] = Counter()
+    for rank in range(2):
+        sampler = DistributedSampler(dataset, num_replicas=2, rank=rank, seed=4)
+        with load(dataset, shuffle=None, sampler=sampler, reuse=rk.Echo(2, "decode", shuffle=8)) as loader:
+            for _ in loader:
+                uses.update(loader.batch.ids.tolist())
+            assert len(loader) == -(-SIZE // BATCH)
+    assert uses == dict.fromkeys(range(SIZE), 2)
 
 
 @pytest.mark.parametrize("which", SAMPLERS)

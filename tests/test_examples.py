@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -221,7 +222,9 @@ def test_datasets(run_alone, tmp_path):
 def test_timm(run_forked, folder):
     printed = run_forked("with_timm.py", folder, "--model", "resnet10t", "--size", 64, "--batch-size", 8)
     assert len(losses(printed)) == 3
-    assert losses(printed)[-1] < losses(printed)[0]
+    assert losses(printed)[-1] < 0.9 * math.log(
+        2
+    )  # What is guessed costs log 2; MixUp varies from epoch to epoch.
 
 
 def test_detection_survives_an_image_that_is_missing(run, tmp_path):
