@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import benchmarks.torchvision_on_cpu  # noqa: F401 - Lightning and timm import torchvision
@@ -149,25 +150,45 @@ def test_cifar10(run, tmp_path):
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-def test_ddp(run_forked):
-    """With the environment that torchrun gives; the slow test below has torchrun itself."""
+@contextmanager
+def ranks_together(world):
+    """The environments that torchrun gives to the ranks of a host."""
     with socket.socket() as meeting:  # It keeps the port for rank 0, as it does not listen itself.
         meeting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         meeting.bind(("127.0.0.1", 0))
         port = str(meeting.getsockname()[1])
-        together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-        printed = run_forked("ddp.py", ranks=[{**together, "RANK": n, "LOCAL_RANK": n} for n in "01"])
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world)}
+        yield [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(world)]
+
+
+def test_ddp(run_forked):
+    """With the environment that torchrun gives; the slow test below has torchrun itself."""
+    with ranks_together(2) as ranks:
+        printed = run_forked("ddp.py", ranks=ranks)
     assert re.findall(r"(\d+) samples", printed) == ["1000"] * 3
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
 
 
-def test_torchrun_goes_on_with_another_number_of_processes(run_alone):
-    begun = run_alone("torchrun.py", "--stop-after", 25, start=TORCHRUN)
+def check_goes_on_with_one_rank(begun, rest):
     assert re.findall(r"2 ranks: (\d+) samples", begun) == ["2400", "600"]
-    alone = [*TORCHRUN[:-1], "--nproc-per-node=1"]
-    rest = run_alone("torchrun.py", start=alone)
     assert re.findall(r"1 ranks: (\d+) samples", rest) == ["1800", "2400"]
     assert losses(rest)[-1] < 0.7 * losses(begun)[0]
+
+
+def test_another_number_of_ranks_goes_on(run_forked):
+    """With the environment that torchrun gives; the slow test below has torchrun itself."""
+    with ranks_together(2) as ranks:
+        begun = run_forked("torchrun.py", "--stop-after", 25, ranks=ranks)
+    with ranks_together(1) as ranks:
+        rest = run_forked("torchrun.py", ranks=ranks)
+    check_goes_on_with_one_rank(begun, rest)
+
+
+@pytest.mark.slow
+def test_torchrun_goes_on_with_another_number_of_processes(run_alone):
+    begun = run_alone("torchrun.py", "--stop-after", 25, start=TORCHRUN)
+    rest = run_alone("torchrun.py", start=[*TORCHRUN[:-1], "--nproc-per-node=1"])
+    check_goes_on_with_one_rank(begun, rest)
 
 
 @pytest.mark.slow
