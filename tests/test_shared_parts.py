@@ -1,12 +1,16 @@
 """Long lists and large arrays of a dataset are shared by all workers, and its code cannot tell."""
 
 import copy
+import functools
 import math
+import operator
 import pickle
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, Subset
@@ -18,7 +22,6 @@ from rekindle.core.list_stand_in import ListStandIn, MutableStandIn
 from rekindle.core.long_lists import long_lists
 from rekindle.core.plain_values import plain_values
 from rekindle.core.shared_list import SharedRows
-from rekindle.run import private_arrays
 from rekindle.run.private_arrays import ArrayFile, private_array
 
 ATOMS = (
@@ -139,6 +142,15 @@ def test_a_change_of_an_element_lasts_as_it_does_in_a_list(steps):
         assert [*found] == values
 
 
+@pytest.mark.parametrize("value", [np.ones(2), bytearray(b"a"), torch.ones(2), OfStr("a"), object()])
+def test_what_code_keeps_in_an_element_stays_there(value, monkeypatch):
+    monkeypatch.setattr(list_stand_in, "_MOST_LENT", 2)
+    found = stand_in([{"image": b"a"} for _ in range(8)], MutableStandIn)
+    found[0]["image"] = value
+    assert [*map(len, found)] == [1] * 8
+    assert found[0]["image"] is value
+
+
 class Uses:
     """What may be done to `x`, and what may not."""
 
@@ -256,6 +268,33 @@ def test_torchvisions_folder_is_proven(tmp_path):
 ELSEWHERE = [*NAMES]
 
 
+GET_ITEMS, GET, FOUND = operator.attrgetter("items"), getattr, {}
+
+
+class Memo(Files):
+    @functools.lru_cache  # noqa: B019
+    def known(self):
+        return frozenset(self.items)
+
+
+class Unpickled(Files):
+    def __setstate__(self, state):
+        self.items = state["items"]
+
+
+class Compiled:
+    __code__ = None  # as the functions of Cython have one
+
+    def __call__(self, batch):
+        return batch
+
+
+def by_pattern(dataset):
+    match dataset:
+        case Files(items=found):
+            return isinstance(found, list)
+
+
 def reading_a_global(batch):
     return ELSEWHERE[0], batch
 
@@ -267,6 +306,15 @@ def reading_a_global(batch):
         ((Files([*NAMES]), lambda batch, dataset: dataset.items.sort()), "uses it otherwise"),
         ((Files(ELSEWHERE), reading_a_global), "reached otherwise than through attributes"),
         ((Files([*NAMES]), lambda batch: getattr(batch, str(batch))), "may use any attribute"),
+        ((Files([*NAMES]), lambda batch: GET_ITEMS(batch)), "may be used for any attribute"),
+        ((Files([*NAMES]), lambda batch: GET(batch, "items")), "may be used for any attribute"),
+        ((Files([*NAMES]), lambda batch: FOUND.get(id(batch[0]))), "may use any attribute"),
+        ((Files([*NAMES]), by_pattern), "may use any attribute"),
+        ((Files([*NAMES]), functools.lru_cache(lambda dataset: sorted(dataset.items))), "uses it otherwise"),
+        ((Memo([*NAMES]),), "uses it otherwise"),
+        ((Unpickled([*NAMES]),), "has a __setstate__"),
+        ((Files([*NAMES]), Compiled()), "compiled code"),
+        ((hidden := Files([*NAMES]), types.MappingProxyType({"a": hidden.items})), "reached otherwise"),
     ],
 )
 def test_a_list_is_left_alone_if_its_uses_are_not_proven(roots, why):
@@ -281,14 +329,13 @@ def test_lists_of_other_objects_are_no_lists_of_ours():
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_an_array_comes_through_a_file_as_through_pickle(order, monkeypatch):
-    monkeypatch.setattr(private_arrays, "_LEAST_REPLACED", 1 << 20)
+def test_an_array_comes_through_a_file_as_through_pickle(order):
     array = np.asarray(np.arange(3 << 18).reshape(3, -1), order=order)
     copied, file = array.copy(order="K"), ArrayFile()
     make, arguments = file.reduce(array)
     assert make is private_array
     here, there = (private_array(file.fd, *arguments[1:]) for _ in range(2))
-    for found in (array, here, there):  # The main process's own pages are other ones by now.
+    for found in (array, here, there):
         assert found.dtype == copied.dtype
         assert found.flags.f_contiguous == copied.flags.f_contiguous
         assert np.array_equal(found, copied)
@@ -297,6 +344,17 @@ def test_an_array_comes_through_a_file_as_through_pickle(order, monkeypatch):
     assert np.array_equal(here[::2], copied[::2])
     assert (here[1] == -2).all()
     assert (array == -1).all()
+
+
+def test_the_main_process_keeps_the_pages_of_its_array():
+    array, file = np.ones(40 << 20, dtype=np.uint8), ArrayFile()
+    file.reduce(array)
+    backed = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd" in line]
+    for line in backed:
+        first, last = (int(address, 16) for address in line.split()[0].split("-"))
+        assert not first < array.ctypes.data + array.nbytes // 2 < last, (
+            "an allocator that gives these pages back, as jemalloc does, would find the file's bytes in them"
+        )
 
 
 COUNT, NUMBERS = 120_000, 16 << 20

@@ -24,12 +24,25 @@ _ANY_ATTRIBUTE = frozenset(
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "NOT_TAKEN"})
 _TESTS = frozenset({"GET_ITER", "CONTAINS_OP", "TO_BOOL", "IS_OP", "UNARY_NOT"})
 _UNARY = frozenset({"UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_NOT", "TO_BOOL"})
+_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 _LOADS_VARIABLE = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF"})
 
 
 def may_reach_any_attribute(code: CodeType) -> bool:
-    """Whether code uses anything through which an attribute is reached without its name."""
-    return not _ANY_ATTRIBUTE.isdisjoint(code.co_names) or any(map(may_reach_any_attribute, _inner(code)))
+    """Whether code uses anything through which an attribute is reached without its name.
+
+    Or asks which object an element is: a stand-in gives a new one every time.
+    """
+    return (
+        not _ANY_ATTRIBUTE.isdisjoint(code.co_names)
+        or _MATCH_CLASS in code.co_code[::2]  # `case Dataset(files=x)`
+        or ("id" in code.co_names and any(map(_is_id, dis.get_instructions(code))))
+        or any(map(may_reach_any_attribute, _inner(code)))
+    )
+
+
+def _is_id(step: Instruction) -> bool:
+    return step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "id"
 
 
 def used_otherwise(function: FunctionType, names: Iterable[str]) -> set[str]:

@@ -8,6 +8,7 @@ from sys import getrefcount
 from threading import Lock
 from typing import Any
 
+from rekindle.core.plain_values import plain_values
 from rekindle.core.shared_list import FORMAT, SharedRows, position_in
 
 _MOST_LENT = 512  # elements that are kept as objects, before those are dropped that nobody refers to
@@ -71,7 +72,10 @@ class MutableStandIn(ListStandIn):
             value = [lent.pop(number)]
             if _is_held(value):
                 kept[number] = value[0]
-            elif marshal.dumps(value[0], FORMAT) != self._rows.row(number):
+            elif (  # An array, say, that was put into a dict; its bytes would be those of `bytes`.
+                plain_values(value, owned=False) is None
+                or marshal.dumps(value[0], FORMAT) != self._rows.row(number)
+            ):
                 self._changed[number] = value[0]
         if len(kept) > _MOST_LENT // 2:
             self._changed.update(kept)

@@ -4,11 +4,15 @@ All that runs in a worker is looked at as in `look`: the dataset, its transforms
 function, class and global of the user's that these reach. A list is found if it is reached through attributes
 alone, holds plain values, and no function uses an attribute of that name otherwise. Libraries' functions are
 taken to know the attributes of their own classes only; of the classes that have the list all are proven.
+What C code holds (the function in an `lru_cache`) is found as Python's garbage collector finds it.
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
+import gc
+import operator
 import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +29,9 @@ from rekindle.core.plain_values import Plain, plain_values
 LEAST = 50_000  # elements: a shorter list is not worth it
 _BUDGET = 0.25  # seconds, about, for all but the lists
 _HOLD_CODE = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType)
+# With one of these, under whatever name, a function may get at any attribute.
+_GETTERS = (operator.attrgetter, operator.methodcaller)
+_REACH_ANYTHING = frozenset({getattr, vars, globals, locals, eval, exec, builtins.id})
 # Of an object that is there already, nobody calls these.
 _NOT_CALLED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__"})
 
@@ -68,6 +75,7 @@ class _Reach(Look):
         self.lists: dict[int, LongList] = {}
         self.met: Counter[int] = Counter()  # how often a list was found, through an attribute or otherwise
         self.functions: list[types.FunctionType] = []
+        self._is_hidden = False  # whether the object just looked at could not be looked into
         super().__init__(*roots, budget=_BUDGET)
 
     def by_identity(self, value: object) -> None:
@@ -80,8 +88,12 @@ class _Reach(Look):
             return
         if kind is np.ndarray and not np.ndarray.dtype.__get__(value).hasobject:
             return
+        if kind in _GETTERS or (kind is types.BuiltinFunctionType and value in _REACH_ANYTHING):
+            raise NotProvenError(f"{value!r} may be used for any attribute")
         if isinstance(value, types.FunctionType):
             self.functions.append(value)
+        elif "__code__" in vars_of(kind):  # a function of Cython, say
+            raise NotProvenError(f"{value!r} is compiled code, whose uses of attributes cannot be seen")
         super().one(value)
 
     def many(self, values: Sequence[object], level: int = 0) -> None:
@@ -97,9 +109,14 @@ class _Reach(Look):
                 if type(name) is str and self._is_long_list(attribute, count=False):
                     self.lists[id(attribute)].owners.append((value, name))
         super()._instance(value, kind)
+        if self._is_hidden:
+            self._is_hidden = False
+            self.many(gc.get_referents(value))
 
     def leave_out(self, why: str) -> None:
-        if not why.endswith("cannot be looked into"):  # C code knows nothing of a dataset's attributes.
+        if why.endswith("cannot be looked into"):
+            self._is_hidden = True  # C code knows nothing of a dataset's attributes; what it calls may.
+        else:
             super().leave_out(why)
 
     def _is_long_list(self, value: object, count: bool = True) -> bool:
@@ -126,6 +143,8 @@ def _why_unproven(entry: LongList, reach: _Reach) -> str:
         for base in mro_of(type(owner))[:-1]:
             if "__getattribute__" in vars_of(base):
                 return f"{base.__qualname__} has a __getattribute__"
+            if "__setstate__" in vars_of(base):  # It gets the list from a dictionary.
+                return f"{base.__qualname__} has a __setstate__"
             functions += _methods(base)
     for function in functions:
         if may_reach_any_attribute(function.__code__):
