@@ -33,15 +33,15 @@ class Page(NamedTuple):
 PAGES = {
     "loader": Page(
         "DataLoader",
-        "The loader, the batch just yielded, and the report. :doc:`../compatibility` lists every difference "
-        "to torch's loader.",
-        ["DataLoader", "BatchInfo", "Report"],
+        "The loader, the batch just yielded, the report, and workers on other machines (:doc:`../ray`). "
+        ":doc:`../compatibility` lists every difference to torch's loader.",
+        ["DataLoader", "BatchInfo", "Report", "Ray"],
     ),
     "datasets": Page(
         "Datasets",
         "Images in folders, packed files, object stores and memory. The guides: :doc:`../images`, "
         ":doc:`../packing`, :doc:`../formats`.",
-        ["open", "ImageDataset", "ArrayImages", "Limits", "RemoteOptions", "SharedList"],
+        ["open", "ImageDataset", "ArrayImages", "native", "Limits", "RemoteOptions", "SharedList"],
     ),
     "reuse": Page(
         "Reuse",
