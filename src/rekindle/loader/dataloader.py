@@ -181,7 +181,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         accelerate.install()
 
     def check_worker_number_rationality(self) -> None:
-        """Torch's warning that there are fewer cores than workers; those of Ray are on other machines."""
+        # Torch's warning that there are fewer cores than workers; those of Ray are on other machines.
         if not isinstance(self.executor, Ray):
             super().check_worker_number_rationality()
 
@@ -257,7 +257,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     @property
     def batch(self) -> BatchInfo:
-        """What the batch just yielded consists of: `ids`, `weights`, `epoch`, `step`, `fresh`."""
+        """What the batch just yielded consists of (`ids`, `weights`, `epoch`, `step`, `fresh`)."""
         if self._progress.last is None:
             raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
         return BatchInfo(self._progress.last)

@@ -96,7 +96,7 @@ class ArrayImages(NativeImages):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the images and labels: the key of caches on disk."""
+        """Changes with the images and labels, as the key of caches on disk."""
         digest = hashlib.blake2b(f"{self.images.shape}".encode(), digest_size=16)
         digest.update(self.images.data)
         digest.update(np.ascontiguousarray(self._labels).data)

@@ -96,7 +96,7 @@ class RedundantGroups:
 
     @property
     def copies(self) -> int:
-        """How many samples could be left out: all but one of each group."""
+        """How many samples could be left out, which is all but one of each group."""
         return self.samples - len(self.groups)
 
     def numbers(self) -> NDArray[np.int64]:
