@@ -108,7 +108,7 @@ class ImageDataset(NativeImages):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the samples as far as can be seen without reading them, as the key of caches on disk."""
+        """Changes with the samples as far as is seen without reading them, as the key of caches on disk."""
         described = f"{self.source.version()} {self.samples}"
         return hashlib.blake2b(described.encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
