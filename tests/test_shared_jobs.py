@@ -8,6 +8,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import types
 import uuid
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import Dataset
 
 import rekindle as rk
 from rekindle.core.memfd import find_memory_files
+from rekindle.reuse.data_fingerprint import data_fingerprint
 from rekindle.reuse.host_cache import host_name, job_of_ranks
 from rekindle.reuse.part_fingerprint import part_fingerprint
 from rekindle.reuse.split_dataset import TorchSplit
@@ -337,6 +339,17 @@ class Holder:
 def test_a_fingerprint_changes_with_what_a_part_depends_on(one, other):
     assert _fingerprint(Holder(one)) == _fingerprint(Holder(one)) is not None
     assert _fingerprint(Holder(one)) != _fingerprint(Holder(other))
+
+
+@pytest.mark.parametrize("name", ["samples", "files", "pairs"])
+def test_a_fingerprint_changes_with_a_file_in_any_list_of_files(name, tmp_path):
+    file = tmp_path / "a"
+    file.write_bytes(b"1")
+    dataset = types.SimpleNamespace(**{name: [(str(file), 0)] if name == "pairs" else [file], "words": ["x"]})
+    before = data_fingerprint(dataset)
+    assert data_fingerprint(dataset) == before
+    file.write_bytes(b"22")
+    assert data_fingerprint(dataset) != before
 
 
 def test_a_fingerprint_changes_with_code_and_globals(monkeypatch):
