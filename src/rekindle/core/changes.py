@@ -13,11 +13,12 @@ from rekindle.core.look import Look
 class Watched:
     """Objects that workers get copies of, and how they were when they did.
 
-    A forked worker inherits this; one that is spawned takes its own first look at its copies.
+    `forks` says that workers are forked next. They inherit this; one that is spawned takes its own first look
+    at its copies.
     """
 
-    def __init__(self, *roots: object) -> None:
-        self._roots, self._look = roots, Look(*roots)
+    def __init__(self, *roots: object, forks: bool = False) -> None:
+        self._roots, self._look = roots, Look(*roots, forks=forks)
         # Why it could never be proven that nothing was changed; empty if it can.
         self.why_unproven = self._look.why_incomplete
         # Whether the objects' code may read files, whose content no look proves.

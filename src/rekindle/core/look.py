@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rekindle.core.forked_memory import ForkedArrays
 from rekindle.core.look_at_code import CODE, COLLATES, switches
 from rekindle.core.look_at_values import ITEM, PATHS, STORED, VALUES, look_at_scalar
 from rekindle.core.object_state import (
@@ -37,8 +38,10 @@ from rekindle.core.object_state import (
     KNOWN_STATES,
     ClassState,
     NotProvenError,
+    attribute_names,
+    attribute_values,
     mro_of,
-    slot,
+    slot_value,
     state_of,
     vars_of,
 )
@@ -82,6 +85,7 @@ class Look:
 
     `earlier` is a look at the same objects: what it has found to be constant is not looked into again.
     Without `code`, functions and classes are told apart, and what they read is not looked at.
+    `forks` says that it is taken just before workers are forked.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Look:
         earlier: Look | None = None,
         budget: float | None = None,
         code: bool = True,
+        forks: bool = False,
     ) -> None:
         self.follows_code = code
         self.reads_files = False  # whether code that was looked at may read files
@@ -104,9 +109,9 @@ class Look:
         self._seen: dict[int, int] = {}
         self._states: dict[type, ClassState] = {}
         self._earlier = None if earlier is None else earlier._constants
-        default = FIRST_BUDGET if earlier is None else BUDGET
-        self._left = default if budget is None else budget
-        self._left_again = BUDGET if budget is None else budget  # to find out whether it holds
+        self.forked: ForkedArrays = ForkedArrays(forks, None if earlier is None else earlier.forked)
+        self._left = budget or (FIRST_BUDGET if earlier is None else BUDGET)
+        self._left_again = budget or BUDGET  # to find out whether it holds
         self.why_incomplete = ""
         # Note something that was found: a plain value, which == compares without code of the user's.
         self.note: Callable[[object], None] = self._tokens.append
@@ -175,6 +180,10 @@ class Look:
         """Note what `find` returns for an object, which is compared with ==."""
         found = find(value)
         self._tokens.append(found)
+        self.expecting(find, value, found)
+
+    def expecting(self, find: Callable[[Any], object], value: object, found: object) -> None:
+        """Note what `find` is to return for an object when it is found out whether this look holds."""
         self._found.append((find, value, found))
 
     def holding(self, read: Callable[[Any], Iterable[object]], holder: Any) -> list[object]:
@@ -284,16 +293,16 @@ class Look:
         mro = mro_of(kind)
         if type in mro:
             self._class(value)  # type: ignore[arg-type]
-            return
-        if logging.Logger in mro or kind is Look:
+        elif logging.Logger in mro or kind is Look:
             self.by_identity(value)
-            return
-        if np.generic in mro:
+        elif np.generic in mro:
             look_at_scalar(self, value)
-            return
-        if np.dtype in mro:
+        elif np.dtype in mro:
             self.note(repr(value))
-            return
+        else:
+            self._attributes(value, kind)
+
+    def _attributes(self, value: object, kind: type) -> None:
         state = self._states.get(kind)
         if state is None:
             state = self._states[kind] = KNOWN_STATES.get(id(kind)) or state_of(kind)
@@ -311,10 +320,10 @@ class Look:
         immutable = state.immutable
         for name, get in attributes:
             if name == "__dict__":
-                names = self.holding(_names, (get, value))
-                values = self.holding(_values, (get, value))
+                names = self.holding(attribute_names, (get, value))
+                values = self.holding(attribute_values, (get, value))
             else:
-                names, values = [name], self.holding(_slot, (get, value))
+                names, values = [name], self.holding(slot_value, (get, value))
             self.note(len(names))
             for key, attribute in zip(names, values, strict=True):
                 self.note(key if type(key) is str else repr(type(key)))
@@ -353,20 +362,6 @@ class Look:
 
 
 # How to read what an object holds.
-
-
-def _names(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
-    get, value = attributes
-    return dict.keys(get(value))
-
-
-def _values(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
-    get, value = attributes
-    return dict.values(get(value))
-
-
-def _slot(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
-    return (slot(*attributes),)
 
 
 def _defined_names(kind: type) -> Iterable[object]:

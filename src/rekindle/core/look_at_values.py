@@ -14,12 +14,15 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
+from rekindle.core.forked_memory import ForkedMemory
 from rekindle.core.object_state import NotProvenError, vars_of
 
 if TYPE_CHECKING:
     from rekindle.core.look import Look
 
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
+_LEAST_TRUSTED = 1 << 20  # bytes of an array that is taken to be constant because it is read-only
+Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in bytes, and what it is there
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 
 
@@ -103,7 +106,9 @@ def _array(look: Look, value: Any) -> None:
         look.finding(_form, value)
         look.spend(ITEM * array.size)
         look.many(look.holding(_items, value))
-    elif _is_read_only(array):
+    elif array.flags.c_contiguous and _is_forked(look, value, _array_place):
+        pass
+    elif array.nbytes > _LEAST_TRUSTED and _is_read_only(array):
         look.finding(_form, value)
         look.by_identity(value)
     else:
@@ -115,6 +120,28 @@ def _array(look: Look, value: Any) -> None:
 def _form(value: Any) -> tuple[object, ...]:
     array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
     return array.dtype.str, repr(array.dtype), array.shape, _is_read_only(array)
+
+
+def _array_place(value: Any) -> Place:
+    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+    return array.__array_interface__["data"][0], array.nbytes, _form(value)
+
+
+def _is_forked(look: Look, value: Any, place_of: Callable[[Any], Place]) -> bool:
+    """Whether it can be told later if an array was written to since the fork; if so, note that it was not."""
+    place = place_of(value)
+    memory = look.forked.at(*place[:2])
+    if memory is None:
+        return False
+    look.note(place)
+    look.note(memory)
+    look.keep(value)
+    look.expecting(functools.partial(_place_if_unwritten, memory, place_of), value, place)
+    return True
+
+
+def _place_if_unwritten(memory: ForkedMemory, place_of: Callable[[Any], Place], value: Any) -> Place | None:
+    return place_of(value) if memory.is_unwritten() else None
 
 
 def _items(value: Any) -> list[object]:
@@ -136,6 +163,8 @@ def _tensor(look: Look, value: torch.Tensor) -> None:
         raise NotProvenError(f"{type(value).__qualname__} is a tensor of its own kind")
     if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
         raise NotProvenError("a tensor that is not in plain memory")
+    if value.is_contiguous() and _is_forked(look, value, _tensor_place):
+        return
     cost = BYTE * value.nbytes * (1 if value.is_contiguous() else 10)
     look.spend(cost, cost)
     look.finding(_tensor_contents, value)
@@ -144,11 +173,20 @@ def _tensor(look: Look, value: torch.Tensor) -> None:
 def _tensor_contents(value: torch.Tensor) -> tuple[object, ...]:
     if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
         return ()
-    form = repr(value.dtype), tuple(value.shape), value.requires_grad
+    form = _tensor_form(value)
     plain = value.detach().resolve_conj().resolve_neg()
     if not plain.numel():
         return form
     return *form, _digest(plain.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def _tensor_form(value: torch.Tensor) -> tuple[object, ...]:
+    return repr(value.dtype), tuple(value.shape), value.requires_grad
+
+
+def _tensor_place(value: torch.Tensor) -> Place:
+    views = value.is_conj(), value.is_neg(), value.stride()
+    return value.data_ptr(), value.nbytes, (_tensor_form(value), views)
 
 
 def _partial(look: Look, value: Any) -> None:

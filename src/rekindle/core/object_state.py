@@ -196,3 +196,20 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _installed_folders()
+
+
+def attribute_names(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
+    """The names in an object's `__dict__`, given what gets that, and the object."""
+    get, value = attributes
+    return dict.keys(get(value))
+
+
+def attribute_values(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
+    """What these names mean."""
+    get, value = attributes
+    return dict.values(get(value))
+
+
+def slot_value(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
+    """What a slot holds, given what gets it, and the object."""
+    return (slot(*attributes),)

@@ -83,7 +83,9 @@ class Epochs:
     def _start_runner(self, settings: LoaderSettings, base_seed: int) -> Runner:
         """New workers, and a look at what they get copies of."""
         keeps = settings.keeps_proven_workers
-        watched = self._idle.watch(settings.watched if keeps or settings.persistent_workers else None)
+        watched = self._idle.watch(
+            settings.watched if keeps or settings.persistent_workers else None, forks=settings.forks
+        )
         runner = _start_runner(settings, base_seed, watched if keeps else None)
         self._idle.started(runner, keep=settings.persistent_workers)
         return runner

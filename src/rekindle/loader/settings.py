@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -108,6 +109,12 @@ class LoaderSettings:
     def chosen_executor(self) -> ChosenExecutor:
         """Who loads the batches."""
         return choose_executor(self.executor, self.num_workers)
+
+    @property
+    def forks(self) -> bool:
+        """Whether workers are forked from this process."""
+        context = self.context or multiprocessing.get_context()
+        return self.chosen_executor == "processes" and context.get_start_method() == "fork"
 
     @property
     def threads(self) -> int:

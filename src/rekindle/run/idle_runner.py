@@ -25,11 +25,11 @@ class IdleRunner:
         self._is_worth_watching = True
         self._ahead: int | None = None  # the epoch whose first batches are being loaded
 
-    def watch(self, roots: tuple[object, ...] | None) -> Watched | None:
+    def watch(self, roots: tuple[object, ...] | None, *, forks: bool) -> Watched | None:
         """Look at what new workers are about to get copies of; None if nothing could ever be proven of it."""
         self._watched = None
         if self._is_worth_watching and roots is not None:
-            watched = Watched(*roots)
+            watched = Watched(*roots, forks=forks)
             self._is_worth_watching = not watched.why_unproven
             if self._is_worth_watching:
                 self._watched = watched
@@ -75,7 +75,7 @@ class IdleRunner:
         if persistent:
             if not copies and self._ahead is not None and not self._is_unchanged(roots):
                 self._ahead = None
-                self.watch(roots)
+                self.watch(roots, forks=False)
             return runner
         self.runner = None
         if self._is_unchanged(roots):
