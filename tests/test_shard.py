@@ -297,7 +297,8 @@ def _train_and_save(rank, world, steps, state):
                 (loader.batch.epoch, list(zip(ids.tolist(), loader.batch.weights.tolist(), strict=True)))
             )
             if len(seen) == steps:
-                saved = loader.state_dict()
+                saved = loader.state_dict() if rank == 0 else None  # Nobody else need be asked.
+                torch.distributed.barrier()
                 break
     return seen, saved
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,10 +63,11 @@ def decided_by_first_rank(name: str, decide: Callable[[], int]) -> int:
         decision = decide()
         meetings.store.set(key, str(decision))
         return decision
-    if not _comes(meetings.store, [key], _timeout(meetings.store)):
+    timeout = store_timeout(meetings.store)
+    if not _comes(meetings.store, [key], timeout):
         raise RankError(
             f"rank {dist.get_rank()} waits for rank 0, which decides on {name} for all ranks, but has not "
-            f"within {_timeout(meetings.store):g} s (the timeout of init_process_group). Does rank 0 make "
+            f"within {timeout:g} s (the timeout of init_process_group). Does rank 0 make "
             "the same loaders in the same order, with the same arguments?"
         )
     return int(meetings.store.get(key))
@@ -81,7 +82,7 @@ def agree(name: str, facts: Mapping[str, Fact]) -> None:
         return
     meetings, rank, world = _met(), dist.get_rank(), dist.get_world_size()
     store, key = meetings.store, meetings.next_key(name)
-    timeout = _timeout(store)
+    timeout = store_timeout(store)
     store.set(f"{key}/{rank}", json.dumps(dict(facts)))
     answer_key = f"{key}/answer"
     if rank == 0:
@@ -98,6 +99,12 @@ def agree(name: str, facts: Mapping[str, Fact]) -> None:
         problem = _missing(name, [0], timeout)
     if problem:
         raise RankError(problem)
+
+
+def group_store(name: str) -> tuple[Store, str]:
+    """The store of all ranks, and a key that the same call has on every rank."""
+    meetings = _met()
+    return meetings.store, meetings.next_key(name)
 
 
 def has_ranks() -> bool:
@@ -151,19 +158,33 @@ def _gather(store: Store, keys: list[str], timeout: float) -> _Gathered:
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         if missing:
             return _Gathered(missing, [])
-    values = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
-    return _Gathered([], [json.loads(value) for value in values])
+    return _Gathered([], [json.loads(value) for value in read_values(store, keys)])
+
+
+def read_values(store: Store, keys: list[str]) -> list[bytes]:
+    """What is under keys that are all there."""
+    values: list[bytes] = (
+        store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
+    )
+    return values
 
 
 def _comes(store: Store, keys: list[str], timeout: float) -> bool:
     """Whether all keys are in the store before the time is over; an interrupt ends the wait at once."""
-    deadline, pause = time.monotonic() + timeout, _FIRST_PAUSE
+    deadline, wait = time.monotonic() + timeout, pauses()
     while not store.check(keys):
         if time.monotonic() >= deadline:
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        time.sleep(next(wait))
     return True
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait between two looks into the store, in seconds: longer and longer."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _forget(store: Store, keys: list[str]) -> None:
@@ -172,6 +193,7 @@ def _forget(store: Store, keys: list[str]) -> None:
             store.delete_key(key)
 
 
-def _timeout(store: Store) -> float:
+def store_timeout(store: Store) -> float:
+    """How long to wait for other ranks, in seconds."""
     seconds: float = store.timeout.total_seconds()
     return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,15 +44,16 @@ class Findings(NamedTuple):
     wait_seconds: float
     work_seconds: float
 
-    def joined(self, later: Findings) -> Findings:
-        """These findings and later ones of the same epoch."""
-        measured = zip(*(part.measured for part in (self, later)), strict=True)
-        loaded = zip(*(part.loaded for part in (self, later)), strict=True)
-        return Findings(
+    @classmethod
+    def of(cls, parts: Sequence[Findings]) -> Findings:
+        """Findings of one epoch, in the order in which they were made."""
+        measured = zip(*(part.measured for part in parts), strict=True)
+        loaded = zip(*(part.loaded for part in parts), strict=True)
+        return cls(
             Measured(*(np.concatenate(column) for column in measured)),
             Loaded(*(np.concatenate(column) for column in loaded)),
-            self.wait_seconds + later.wait_seconds,
-            self.work_seconds + later.work_seconds,
+            sum(part.wait_seconds for part in parts),
+            sum(part.work_seconds for part in parts),
         )
 
 

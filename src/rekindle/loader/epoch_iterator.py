@@ -172,6 +172,8 @@ class EpochIterator:
         if iterable is not None:
             iterable = iterable.after_a_batch(ready.worker, ready.dataset_state)
             self._warn_of_length()
+        if self._settings.importance is not None:
+            self._settings.importance.move_to(position.step + len(position.ahead))
         step, ahead = position.after_a_batch(order.step, in_order=self._in_order)
         return step, ahead, iterable
 

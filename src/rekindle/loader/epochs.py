@@ -183,7 +183,7 @@ class Epochs:
         without: Collection[int],
     ) -> PlannedEpochs:
         """Our own order from here on: the next epoch follows without a pause."""
-        choice = None if settings.importance is None else settings.importance.choose(epoch)
+        choice = None if settings.importance is None else settings.importance.start(epoch)
         one = choice is not None or not self._idle.can_load_ahead
         shard, batch_size = settings.shard or Shard(), settings.batch_size or 1
         plan_of = _plan_of(settings, choice, shard, batch_size, None if start is None else (epoch, start))

@@ -12,24 +12,29 @@ class EpochFindings:
 
     def __init__(self, feedback: Feedback, counters: Counters) -> None:
         self._feedback, self._counters = feedback, counters
-        self._collected: Findings | None = None  # which checkpoints have asked for already
-        self._waited = self._worked = 0.0  # the counters' seconds that are collected
+        self._parts: list[Findings] = []  # of this epoch
+        self._waited = self._worked = 0.0  # the counters' seconds that are in them
 
-    def collect(self) -> Findings:
-        """What was found in this epoch so far; copies feedback from wherever its tensors are."""
+    def take_new(self) -> Findings:
+        """What was found since the last call; copies feedback from wherever its tensors are."""
         counters = self._counters
         waited, worked = counters.wait.seconds, counters.consume.seconds
         loaded = Loaded(*(SampleCosts() if counters.costs is None else counters.costs).take())
         new = Findings(self._feedback.take(), loaded, waited - self._waited, worked - self._worked)
         self._waited, self._worked = waited, worked
-        self._collected = new if self._collected is None else self._collected.joined(new)
-        return self._collected
+        self._parts.append(new)
+        return new
+
+    def collect(self) -> Findings:
+        """What was found in this epoch so far."""
+        self.take_new()
+        self._parts = [Findings.of(self._parts)]
+        return self._parts[0]
 
     def restart(self, findings: Findings | None = None) -> None:
         """Begin a new epoch, or continue one in which this was found."""
-        self._collected = None
-        self.collect()  # Whatever is not collected yet belongs to no epoch now.
-        self._collected = findings
+        self.take_new()  # Whatever is not taken yet belongs to no epoch now.
+        self._parts = [] if findings is None else [findings]
 
     def time_loads(self, wanted: bool) -> None:
         """Time the loading of every single sample from here on, or do not."""

@@ -20,6 +20,7 @@ from rekindle.choose.importance.method import (
     name_of,
     parameters_of,
 )
+from rekindle.choose.importance.shared_findings import SharedFindings
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Findings, Scores
 from rekindle.choose.selection import Choice
@@ -35,6 +36,9 @@ class SessionProgress(NamedTuple):
     epoch: int  # that the choice is for; −1 before the first
     choice: Choice | None
     findings: Findings | None  # of that epoch so far, by this rank
+    earlier: Findings | None = (
+        None  # and by all ranks before, which saved the state that this one goes on from
+    )
 
 
 class ImportanceSession:
@@ -62,6 +66,8 @@ class ImportanceSession:
         self._collect_from(counters)
 
     def _collect_from(self, counters: Counters) -> None:
+        self._shared: SharedFindings | None = None
+        self._earlier: Findings | None = None
         self.intake = FeedbackIntake(len(self.scores))
         self._findings = EpochFindings(self.intake.feedback, counters)
 
@@ -78,6 +84,18 @@ class ImportanceSession:
         self._findings.time_loads(self.method.wants_load_times(epoch))
         return self.choice
 
+    def start(self, epoch: int) -> Choice:
+        """The samples of an epoch that begins here, or goes on. All ranks start the same ones."""
+        choice = self.choose(epoch)
+        if self._exchanges and self._shared is None:
+            self._shared = SharedFindings()
+        return choice
+
+    def move_to(self, step: int) -> None:
+        """Note that batch `step` of the epoch is about to be yielded."""
+        if self._shared is not None:
+            self._shared.move_to(step, silent=not self.method.needs_feedback)
+
     @property
     def _exchanges(self) -> bool:
         """Whether other ranks have feedback on samples of this epoch."""
@@ -86,7 +104,11 @@ class ImportanceSession:
     def _update_scores(self, ended: bool) -> None:
         found = self._findings.collect()
         if self._exchanges:
+            if self._shared is not None:
+                self._shared.finish()
             found = distributed.gathered(found, f"the feedback of epoch {self.epoch}")
+        if self._earlier is not None:
+            found = Findings.of([self._earlier, found])
         if ended and not len(found.measured.ids) and self.method.needs_feedback:
             raise FeedbackError(
                 f"importance={self.name} chooses samples by how the model does on them, but no feedback was "
@@ -95,12 +117,17 @@ class ImportanceSession:
             )
         self.scores.update(self.epoch, found)
         self._findings.restart()
+        self._earlier = None
+        if self._shared is not None:
+            self._shared.begin_again()
 
     def report_feedback(
         self, last: YieldedBatch | None, losses: object, logits: object, targets: object, ids: object
     ) -> None:
         """Take a report of the training loop; on the batch yielded `last`, if there are no `ids`."""
         self.intake.report(last, self.scores.turns, losses, logits, targets, ids)
+        if self._shared is not None:
+            self._shared.report(self._findings.take_new())
 
     def summary(self) -> dict[str, object]:
         """The report's entry."""
@@ -119,20 +146,24 @@ class ImportanceSession:
 
     def progress(self) -> SessionProgress:
         """How far the session has got; copies feedback from wherever its tensors are."""
-        return SessionProgress(self.scores, self.epoch, self.choice, self._findings.collect())
+        return SessionProgress(self.scores, self.epoch, self.choice, self._findings.collect(), self._earlier)
 
     def everyones_progress(self) -> SessionProgress:
-        """How far all ranks together have got: each must ask, as they exchange what they have found."""
-        progress = self.progress()
-        if not self._exchanges or progress.findings is None:
-            return progress
-        what = f"the feedback of epoch {self.epoch} for state_dict(), which every rank must call"
-        return progress._replace(findings=distributed.gathered(progress.findings, what))
+        """How far all ranks together have got, of which any can ask: the findings are those of all.
+
+        RankError if others do not report on what this one has.
+        """
+        new, own = self._findings.take_new(), self._findings.collect()
+        found = own if self._shared is None else self._shared.collect(new, own)
+        if self._earlier is not None:
+            found = Findings.of([self._earlier, found])
+        return SessionProgress(self.scores, self.epoch, self.choice, found)
 
     def resume(self, progress: SessionProgress) -> None:
         """Continue from there; what was found before is dropped."""
         self.scores, self.epoch, self.choice = progress.scores, progress.epoch, progress.choice
         self._findings.restart(progress.findings)
+        self._earlier = progress.earlier
 
     def copied(self, counters: Counters) -> ImportanceSession:
         """The same for a copy of the loader, which has counters of its own."""

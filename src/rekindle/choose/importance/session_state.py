@@ -40,8 +40,8 @@ class ImportanceState(TypedDict):
 
 
 def save(session: ImportanceSession) -> ImportanceState:
-    """The state of a session, with the feedback of all ranks: where there are several, each must ask."""
-    scores, epoch, choice, found = session.everyones_progress()
+    """The state of a session, with the feedback of all ranks: any of them may ask."""
+    scores, epoch, choice, found, _ = session.everyones_progress()
     assert found is not None
     return {
         "method": session.identity,
@@ -64,8 +64,8 @@ def save(session: ImportanceSession) -> ImportanceState:
 def load(session: ImportanceSession, state: object, seed: int, worlds: Collection[int] = (1,)) -> None:
     """Continue a session from a saved state; StateError, naming the field, if the state does not fit.
 
-    `worlds` are the numbers of ranks that the state may be of. What they had found in the epoch so far goes
-    on with the first rank: at its end, the findings of all are put together.
+    `worlds` are the numbers of ranks that the state may be of. What they had found in the epoch so far, each
+    rank here knows then: at its end, what these have found is added.
     """
     fields = StateFields(state, "importance_state")
     here, saved = session.identity, fields.get("method")
@@ -84,10 +84,8 @@ def load(session: ImportanceSession, state: object, seed: int, worlds: Collectio
     if (epoch == -1) != (choice is None):
         fields.refuse("epoch", f"a choice of samples for epoch {epoch}")
     _load_own(session.method, fields, size)
-    findings: Findings | None = Findings(measured, loaded, wait_seconds, work_seconds)
-    if session.shard is not None and session.shard.rank > 0:
-        findings = None
-    session.resume(SessionProgress(scores, epoch, choice, findings))
+    earlier = Findings(measured, loaded, wait_seconds, work_seconds)
+    session.resume(SessionProgress(scores, epoch, choice, None, earlier))
 
 
 def check_epoch(session: ImportanceSession, position: Position) -> None:
