@@ -11,7 +11,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
