@@ -20,6 +20,7 @@ FACE = ["transforms", "__init__", "__main__"]  # what users import and start: af
 # 400 is where to ask what second idea moved in; the engine's one idea (all that happens when a batch is
 # asked for) takes a little more.
 MOST_LINES = 450
+MOST_ANY = 200  # where a value really is anything: a sample, or an object of a library without types
 
 SOURCES = sorted([*ROOT.rglob("*.py"), *ROOT.rglob("*.pyi")])
 
@@ -119,6 +120,12 @@ def test_no_file_holds_more_than_one_idea_can_need() -> None:
     lines = {_name(path): len(path.read_text().splitlines()) for path in SOURCES}
     long = {name: count for name, count in lines.items() if count > MOST_LINES}
     assert not long, f"{long}: which second idea moved in?"
+
+
+def test_what_has_a_type_is_not_any() -> None:
+    names = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))
+    found = sum(isinstance(node, ast.Name) and node.id == "Any" for node in names)
+    assert 0 < found <= MOST_ANY
 
 
 def test_nothing_but_public_names_is_seen_in_the_package() -> None:

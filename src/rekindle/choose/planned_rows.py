@@ -43,7 +43,7 @@ class PlannedRows(NamedTuple):
         count = sum(len(rows.ids) for _, rows in parts)
         columns: list[Any] = []
         for values in zip(*(rows for _, rows in parts), strict=True):
-            first: Any = values[0]
+            first: object = values[0]
             if not isinstance(first, np.ndarray) and all(value is first for value in values):
                 columns.append(first)
                 continue

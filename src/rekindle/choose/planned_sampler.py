@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, RandomSampler
@@ -33,7 +32,7 @@ class PlannedSampler(RandomSampler):
         return (index for stretch in stretches for index in order.forward(stretch).tolist())
 
 
-def show_order(loader: DataLoader[Any], seed: int) -> None:
+def show_order(loader: DataLoader[object], seed: int) -> None:
     """Let `loader.sampler` give our order, for frameworks that re-create a loader from its parts."""
     sampler = PlannedSampler(loader.dataset, seed)  # type: ignore[arg-type]
     vars(loader)["sampler"] = sampler  # torch's loader lets nobody assign it.

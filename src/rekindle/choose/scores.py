@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from rekindle.core import counter_rng
 _LOADS_REMEMBERED = 4
 _AT_ONCE = 1 << 16  # samples
 _ALWAYS_KEPT = frozenset({"loss", "epoch", "uses", "turns"})
-_Number = TypeVar("_Number", bound=np.number[Any])
+_Number = TypeVar("_Number", bound=np.number)
 
 
 class Measured(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class StatefulSampler(Protocol):
     def state_dict(self) -> object:
         """Where it stands."""
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         """Go on from there."""
 
 

@@ -46,7 +46,7 @@ def check_compiled_code() -> None:
 
 
 def kernel(
-    signature: Callable[..., Signature], **options: Any
+    signature: Callable[..., Signature], **options: object
 ) -> Callable[[Function], Callable[..., Function]]:
     """A decorator of functions that numba compiles, which run without the GIL and check no index.
 
@@ -71,12 +71,12 @@ def kernel(
     return decorate
 
 
-def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, Any]) -> Function:
+def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, object]) -> Function:
     check_compiled_code()
     import numba
     from numba.core import event
 
-    settings = {"nogil": True, **options}
+    settings: dict[str, Any] = {"nogil": True, **options}
     with event.install_listener("numba:compile", _listener()):  # which is not told of what is loaded
         try:
             compiled: Any = numba.njit(signature(), cache=True, **settings)(function)

@@ -13,7 +13,6 @@ Small orders are shuffled as a whole: a table of n entries, each of the n! order
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from rekindle.core import counter_rng
 
 _Numbers = NDArray[np.int64]
+_Table = NDArray[np.uint16] | NDArray[np.int64]  # as few bytes as its numbers need
 _WHOLE = 4096  # orders up to this size are tables
 _FEW = 65_536  # numbers up to this many go through more rounds: shorter tables mix less
 _CHUNK = 8192  # numbers that pass all rounds while they are in the processor's cache
@@ -54,7 +54,7 @@ class KeyedPermutation:
         self._key = key
 
     @cached_property
-    def _rounds(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    def _rounds(self) -> list[tuple[_Table, _Table]]:
         """The tables of each pair of rounds, drawn when they are needed: an epoch may be planned ahead."""
         left, right = self._left_base, 1 << self._right_bits
         pairs = 3 if self.size <= _FEW else 2
@@ -124,7 +124,7 @@ def keyed_permutation(size: int, key: int) -> KeyedPermutation:
     return KeyedPermutation(size, key)
 
 
-def _below(bound: int, drawn: NDArray[np.uint64]) -> list[NDArray[Any]]:
+def _below(bound: int, drawn: NDArray[np.uint64]) -> list[_Table]:
     """Tables of random numbers below a bound, from 32 random bits each."""
     scaled = (drawn * np.uint64(bound)) >> np.uint64(32)
     # Small entries: the tables of several orders share the processor's cache.

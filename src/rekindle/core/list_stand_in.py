@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from sys import getrefcount
 from threading import Lock
-from typing import Any
+from typing import Any, SupportsIndex
 
 from rekindle.core.plain_values import plain_values
 from rekindle.core.shared_list import FORMAT, SharedRows, position_in
@@ -23,21 +23,21 @@ class ListStandIn:
     def __len__(self) -> int:
         return self._rows.count
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: SupportsIndex | slice) -> object:
         if isinstance(index, slice):
             return [*map(self._item, range(*index.indices(self._rows.count)))]
         return self._item(position_in(self._rows.count, index))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return map(self._item, range(self._rows.count))
 
     def __contains__(self, value: object) -> bool:
         return any(item is value or item == value for item in self)
 
-    def __reduce__(self) -> tuple[Callable[..., list[Any]], tuple[list[Any]]]:
+    def __reduce__(self) -> tuple[type, tuple[list[object]]]:
         return list, ([*self],)
 
-    def _item(self, number: int) -> Any:
+    def _item(self, number: int) -> object:
         return self._rows.load(number)
 
 
@@ -52,9 +52,9 @@ class MutableStandIn(ListStandIn):
         super().__init__(rows)
         self._lock = Lock()
         self._lent: dict[int, Any] = {}
-        self._changed: dict[int, Any] = {}
+        self._changed: dict[int, object] = {}
 
-    def _item(self, number: int) -> Any:
+    def _item(self, number: int) -> object:
         with self._lock:
             if number in self._changed:
                 return self._changed[number]

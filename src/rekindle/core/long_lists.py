@@ -16,7 +16,7 @@ import operator
 import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ _NOT_CALLED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_ge
 class LongList(NamedTuple):
     """A list, the objects that have it and under which name, and whether elements can be changed."""
 
-    values: list[Any]
+    values: list[object]
     owners: list[tuple[object, str]]
     mutable: bool
 
@@ -154,9 +154,9 @@ def _why_unproven(entry: LongList, reach: _Reach) -> str:
     return ""
 
 
-def instance_dict(value: object) -> dict[str, Any]:
+def instance_dict(value: object) -> dict[str, object]:
     """The dictionary of an object's attributes; none of its class's code runs."""
-    found: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    found: dict[str, object] = object.__getattribute__(value, "__dict__")
     return found
 
 

@@ -355,7 +355,7 @@ class Look:
         if type(kind) is not type:
             self._class(type(kind))
 
-    def _defined(self, kind: Any) -> list[object]:
+    def _defined(self, kind: object) -> list[object]:
         """The names that a class defines, each followed by what it means."""
         named = zip(self.holding(_defined_names, kind), self.holding(_defined_values, kind), strict=True)
         return [part for entry in named if entry[0] not in _NOT_OF_INTEREST for part in entry]

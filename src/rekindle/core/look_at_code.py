@@ -6,8 +6,9 @@ import builtins
 import os
 import sys
 import types
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -41,17 +42,20 @@ _READS_FILES = frozenset(
 )  # fmt: skip
 
 _BUILT_IN = vars(builtins)
-COLLATES: Any = torch.utils.data._utils.collate.default_collate_fn_map  # by class
+# How values are collated, by class.
+COLLATES: dict[type | tuple[type, ...], Callable[..., object]] = (
+    torch.utils.data._utils.collate.default_collate_fn_map
+)
 _parts = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__")  # of a function
 _NOTHING = object()  # is what a name stands for that nobody has defined
 
 
-def _property(look: Look, value: Any) -> None:
+def _property(look: Look, value: property) -> None:
     for name in ("fget", "fset", "fdel"):
         look.one(vars_of(property)[name].__get__(value))
 
 
-def _wrapped(look: Look, value: Any) -> None:
+def _wrapped(look: Look, value: staticmethod[..., object] | classmethod[object, ..., object]) -> None:
     look.one(value.__func__)
 
 

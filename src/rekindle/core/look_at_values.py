@@ -26,50 +26,50 @@ Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in b
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 
 
-def _list(look: Look, value: Any) -> None:
+def _list(look: Look, value: list[object]) -> None:
     look.many(look.holding(list.copy, value))
 
 
-def _tuple(look: Look, value: Any) -> None:
+def _tuple(look: Look, value: tuple[object, ...]) -> None:
     look.many([*tuple.__iter__(value)])
 
 
-def _set(look: Look, value: Any) -> None:
+def _set(look: Look, value: set[object]) -> None:
     look.many(look.holding(set.__iter__, value))
 
 
-def _frozenset(look: Look, value: Any) -> None:
+def _frozenset(look: Look, value: frozenset[object]) -> None:
     look.many([*frozenset.__iter__(value)])
 
 
-def _deque(look: Look, value: Any) -> None:
+def _deque(look: Look, value: deque[object]) -> None:
     look.many(look.holding(deque.__iter__, value))
 
 
-def _dict(look: Look, value: Any) -> None:
+def _dict(look: Look, value: dict[object, object]) -> None:
     look.many(look.holding(dict.keys, value))
     look.many(look.holding(dict.values, value))
 
 
-def _ordered_dict(look: Look, value: Any) -> None:
+def _ordered_dict(look: Look, value: OrderedDict[object, object]) -> None:
     look.many(look.holding(OrderedDict.keys, value))
     _dict(look, value)
 
 
-def _default_dict(look: Look, value: Any) -> None:
+def _default_dict(look: Look, value: defaultdict[object, object]) -> None:
     look.many(look.holding(_default_factory, value))
     _dict(look, value)
 
 
-def _default_factory(value: Any) -> tuple[object]:
+def _default_factory(value: defaultdict[object, object]) -> tuple[object]:
     return (vars_of(defaultdict)["default_factory"].__get__(value),)
 
 
-def _bytes(look: Look, value: Any) -> None:
+def _bytes(look: Look, value: bytes) -> None:
     look.note(bytes.__getitem__(value, slice(None)))
 
 
-def _bytearray(look: Look, value: Any) -> None:
+def _bytearray(look: Look, value: bytearray) -> None:
     look.spend(BYTE * len(value), BYTE * len(value))
     look.finding(_digest_of_bytes, value)
 
@@ -78,15 +78,15 @@ def _digest_of_bytes(value: bytearray) -> tuple[int, bytes]:
     return len(value), xxhash.xxh3_128_digest(value)
 
 
-def _int(look: Look, value: Any) -> None:
+def _int(look: Look, value: int) -> None:
     look.note(int.__int__(value))
 
 
-def _float(look: Look, value: Any) -> None:
+def _float(look: Look, value: float) -> None:
     look.note(float.__repr__(value))
 
 
-def _path(look: Look, value: Any) -> None:
+def _path(look: Look, value: pathlib.PurePath) -> None:
     look.note((type(value).__name__, str(value)))
 
 
@@ -98,8 +98,8 @@ def look_at_scalar(look: Look, value: Any) -> None:
     look.note((repr(dtype), np.generic.tobytes(value)))
 
 
-def _array(look: Look, value: Any) -> None:
-    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+def _array(look: Look, value: NDArray[np.generic]) -> None:
+    array: NDArray[np.generic] = np.ndarray.view(value, np.ndarray)
     if array.dtype.hasobject:
         if array.dtype != object:
             raise NotProvenError("a structured array that holds objects")
@@ -117,13 +117,13 @@ def _array(look: Look, value: Any) -> None:
         look.finding(_array_contents, value)
 
 
-def _form(value: Any) -> tuple[object, ...]:
-    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+def _form(value: NDArray[np.generic]) -> tuple[object, ...]:
+    array: NDArray[np.generic] = np.ndarray.view(value, np.ndarray)
     return array.dtype.str, repr(array.dtype), array.shape, _is_read_only(array)
 
 
-def _array_place(value: Any) -> Place:
-    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+def _array_place(value: NDArray[np.generic]) -> Place:
+    array: NDArray[np.generic] = np.ndarray.view(value, np.ndarray)
     return array.__array_interface__["data"][0], array.nbytes, _form(value)
 
 
@@ -144,16 +144,16 @@ def _place_if_unwritten(memory: ForkedMemory, place_of: Callable[[Any], Place], 
     return place_of(value) if memory.is_unwritten() else None
 
 
-def _items(value: Any) -> list[object]:
+def _items(value: NDArray[np.generic]) -> list[object]:
     return [*np.ndarray.view(value, np.ndarray).flat]
 
 
-def _array_contents(value: Any) -> tuple[object, ...]:
-    array: NDArray[Any] = np.ndarray.view(value, np.ndarray)
+def _array_contents(value: NDArray[np.generic]) -> tuple[object, ...]:
+    array: NDArray[np.generic] = np.ndarray.view(value, np.ndarray)
     return repr(array.dtype), array.shape, _digest(array)
 
 
-def _digest(array: NDArray[Any]) -> bytes:
+def _digest(array: NDArray[np.generic]) -> bytes:
     contiguous = np.ascontiguousarray(array).reshape(-1)
     return xxhash.xxh3_128_digest(contiguous.view(np.uint8).data) if contiguous.size else b""
 
@@ -189,15 +189,15 @@ def _tensor_place(value: torch.Tensor) -> Place:
     return value.data_ptr(), value.nbytes, (_tensor_form(value), views)
 
 
-def _partial(look: Look, value: Any) -> None:
+def _partial(look: Look, value: functools.partial[object]) -> None:
     look.many(look.holding(_parts_of_partial, value))
 
 
-def _parts_of_partial(value: Any) -> list[object]:
+def _parts_of_partial(value: functools.partial[object]) -> list[object]:
     return [vars_of(functools.partial)[name].__get__(value) for name in ("func", "args", "keywords")]
 
 
-def _is_read_only(array: NDArray[Any]) -> bool:
+def _is_read_only(array: NDArray[np.generic]) -> bool:
     """Whether nobody can write to an array's memory: neither it nor what it is a view of is writeable."""
     base: object = array
     while type(base) is np.ndarray:
@@ -207,7 +207,7 @@ def _is_read_only(array: NDArray[Any]) -> bool:
     return base is None or type(base) is bytes
 
 
-Handler = Callable[["Look", Any], None]
+Handler = Callable[["Look", Any], None]  # each for the class that it stands under
 # How to look at objects of exactly these classes.
 VALUES: dict[type, Handler] = {
     set: _set,

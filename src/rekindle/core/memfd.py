@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,5 +104,5 @@ def reserve(fd: int, start: int, nbytes: int) -> None:
 def map_file(fd: int, nbytes: int) -> NDArray[np.uint8]:
     """The bytes of the file, mapped into this process."""
     # Without a copy of the descriptor, where Python can: closing that would release the process's locks.
-    options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    options: dict[str, bool] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
     return np.frombuffer(mmap.mmap(fd, nbytes, **options), dtype=np.uint8)

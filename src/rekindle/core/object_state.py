@@ -13,8 +13,9 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+Getter: TypeAlias = Callable[[object], Any]  # of an attribute, from an object that has it
 _POINTER = 8  # bytes
 # The class and its bases, in the order in which attributes are looked up; and what a class itself defines.
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -63,7 +64,7 @@ class ClassState(NamedTuple):
 
     kind: type
     storage: type  # that of `storage_class`
-    attributes: tuple[tuple[str, Callable[[object], Any]], ...] | None  # None if a class hides its dictionary
+    attributes: tuple[tuple[str, Getter], ...] | None  # None if a class hides its dictionary
     immutable: frozenset[str]  # attributes that are declared to change by assignment only
 
 
@@ -86,8 +87,8 @@ def state_of(kind: type) -> ClassState:
     return known
 
 
-def _attributes_of_class(kind: type) -> tuple[tuple[str, Callable[[object], Any]], ...] | None:
-    found: list[tuple[str, Callable[[object], Any]]] = []
+def _attributes_of_class(kind: type) -> tuple[tuple[str, Getter], ...] | None:
+    found: list[tuple[str, Getter]] = []
     has_dict = False
     for base in mro_of(kind):
         for name, member in vars_of(base).items():
@@ -116,7 +117,7 @@ def attributes_of(value: object, kind: type) -> list[tuple[str, object]] | None:
     return found
 
 
-def slot(get: Callable[[object], Any], value: object) -> object:
+def slot(get: Getter, value: object) -> object:
     """What is in a slot of an object; None if nothing is."""
     try:
         return get(value)
@@ -198,18 +199,18 @@ def _installed_folders() -> tuple[str, ...]:
 _FOLDERS = _installed_folders()
 
 
-def attribute_names(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
+def attribute_names(attributes: tuple[Getter, object]) -> Iterable[object]:
     """The names in an object's `__dict__`, given what gets that, and the object."""
     get, value = attributes
     return dict.keys(get(value))
 
 
-def attribute_values(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
+def attribute_values(attributes: tuple[Getter, object]) -> Iterable[object]:
     """What these names mean."""
     get, value = attributes
     return dict.values(get(value))
 
 
-def slot_value(attributes: tuple[Callable[[object], Any], object]) -> Iterable[object]:
+def slot_value(attributes: tuple[Getter, object]) -> Iterable[object]:
     """What a slot holds, given what gets it, and the object."""
     return (slot(*attributes),)

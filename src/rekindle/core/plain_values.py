@@ -59,13 +59,15 @@ def _most_references(values: Sequence[object]) -> int:
     return most
 
 
-def _content(level: Sequence[Any], kinds: set[type], dicts: Sequence[Any]) -> list[Any]:
+def _content(
+    level: Sequence[object], kinds: set[type], dicts: Sequence[dict[object, object]]
+) -> list[object]:
     """What is in these containers, but for dicts' keys."""
     others = _of_kinds(level, kinds, {tuple, list})
     return [*chain.from_iterable(others), *chain.from_iterable(map(dict.values, dicts))]
 
 
-def _of_kinds(level: Sequence[Any], kinds: set[type], wanted: set[type]) -> Sequence[Any]:
+def _of_kinds(level: Sequence[object], kinds: set[type], wanted: set[type]) -> Sequence[Any]:
     """Those of some classes, without a look at each if all are, or none."""
     if kinds <= wanted:
         return level

@@ -17,13 +17,16 @@ from itertools import islice, repeat
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from operator import index as as_index
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 import numpy as np
 
 from rekindle.core.memfd import anonymous_file
 from rekindle.core.plain_values import plain_values
 from rekindle.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from multiprocessing.resource_sharer import DupFd
 
 _T = TypeVar("_T")
 _AT_ONCE = 4096  # elements that are bytes objects at a time, on their way into the file
@@ -66,7 +69,7 @@ class SharedRows:
         offsets = self.offsets
         return marshal.loads(self.content[offsets[number] : offsets[number + 1]])
 
-    def __reduce__(self) -> tuple[Callable[..., SharedRows], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., SharedRows], tuple[object, ...]]:
         """To a process that is being started, the file itself; to any other place, what it holds."""
         if get_spawning_popen() is not None:
             return _received, (reduction.DupFd(self.fd), self.count, self.nbytes)
@@ -82,7 +85,7 @@ def _write(fd: int, content: bytes | array[int], position: int) -> int:
     return position
 
 
-def _received(fd: Any, count: int, nbytes: int) -> SharedRows:
+def _received(fd: DupFd, count: int, nbytes: int) -> SharedRows:
     return SharedRows(fd.detach(), count, nbytes)
 
 
@@ -142,7 +145,7 @@ class SharedList(Sequence[_T]):
         return value
 
 
-def position_in(count: int, index: Any) -> int:
+def position_in(count: int, index: SupportsIndex) -> int:
     """The position that a list's index means; raises what a list raises."""
     try:
         number = as_index(index)
@@ -153,5 +156,5 @@ def position_in(count: int, index: Any) -> int:
     return number + count if number < 0 else number
 
 
-def _kinds(values: list[Any]) -> str:
+def _kinds(values: Iterable[object]) -> str:
     return "elements of " + ", ".join(sorted({type(value).__qualname__ for value in values})[:5])

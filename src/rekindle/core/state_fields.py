@@ -19,6 +19,7 @@ MOST = 2**62  # of anything that is counted: there is room to count on in 64 bit
 MOST_EPOCHS = 2**30  # Scores and cache entries have 32 bits for an epoch.
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_Entry = TypeVar("_Entry")
 _SHOWN = 40  # characters of a string in a message
 _DTYPES = {
     np.dtype(np.bool_): torch.bool,
@@ -79,7 +80,7 @@ class StateFields:
             self.refuse(name, f"expected a bool, but got {shown(value)}")
         return value
 
-    def entries(self, name: str, kind: type, length: int | None = None) -> list[Any]:
+    def entries(self, name: str, kind: type[_Entry], length: int | None = None) -> list[_Entry]:
         """A field that is a list of entries of one type."""
         value = self.get(name)
         right = type(value) is list and all(type(one) is kind for one in value)

@@ -14,7 +14,7 @@ Native = bool | Literal["auto"]
 _LOGGER = logging.getLogger("rekindle")
 
 
-def dataset_to_load(dataset: Any, native: Native) -> Any:
+def dataset_to_load(dataset: object, native: Native) -> Any:
     """What workers load from: the dataset, or its native equivalent, which follows changes of the dataset.
 
     ArgumentError if it must have one and has none.

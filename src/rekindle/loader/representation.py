@@ -14,7 +14,7 @@ _DATASET_CHARACTERS = 60
 
 
 def represent(
-    loader: DataLoader[Any], order: OrderKind, prefetch_factor: int | None, constructor: inspect.Signature
+    loader: DataLoader[object], order: OrderKind, prefetch_factor: int | None, constructor: inspect.Signature
 ) -> str:
     """`DataLoader(…)` with those of its arguments that are not the constructor's defaults."""
     values = _given(loader, order) | {"prefetch_factor": prefetch_factor}
@@ -25,7 +25,7 @@ def represent(
     return f"{type(loader).__name__}({', '.join(shown)})"
 
 
-def _given(loader: DataLoader[Any], order: OrderKind) -> dict[str, Any]:
+def _given(loader: DataLoader[object], order: OrderKind) -> dict[str, Any]:
     """The loader's attributes, without those that torch has filled in."""
     values = {**vars(loader), "shuffle": order is OrderKind.SHUFFLED or None}
     if order is not OrderKind.SAMPLER:

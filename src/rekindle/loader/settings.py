@@ -16,7 +16,7 @@ from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.shard import Shard
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
-from rekindle.core.samples import Batch, Index
+from rekindle.core.samples import Collate, Index
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
@@ -36,7 +36,7 @@ class LoaderSettings:
     batch_size: int | None
     batched: bool
     drop_last: bool
-    collate_fn: Callable[[Any], Batch]
+    collate_fn: Collate
     num_workers: int
     executor: Executor
     context: BaseContext | None
@@ -60,7 +60,7 @@ class LoaderSettings:
     @classmethod
     def of(
         cls,
-        loader: torch.utils.data.DataLoader[Any],
+        loader: torch.utils.data.DataLoader[object],
         *,
         order: LoaderOrder,
         index_sampler: Iterable[Index] | None,

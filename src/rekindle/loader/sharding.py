@@ -67,7 +67,7 @@ class LoaderOrder(NamedTuple):
 
 
 def order_of(
-    loader: torch.utils.data.DataLoader[Any],
+    loader: torch.utils.data.DataLoader[object],
     given: OrderKind,
     own_sampler: tuple[object, object] | None,
     shard: Shard | None,
@@ -96,18 +96,18 @@ def order_of(
 
 
 def _kind(
-    loader: torch.utils.data.DataLoader[Any], given: OrderKind, own_sampler: tuple[object, object] | None
+    loader: torch.utils.data.DataLoader[object], given: OrderKind, own_sampler: tuple[object, object] | None
 ) -> OrderKind:
     if not given.is_planned or own_sampler is None:
         return given
-    batcher: Any = loader.batch_sampler
+    batcher = loader.batch_sampler
     within = batcher.sampler if type(batcher) is BatchSampler else own_sampler[1]
     is_own = loader._index_sampler is own_sampler[0] and within is own_sampler[1]
     return given if is_own else OrderKind.SAMPLER
 
 
 def check_shard(
-    loader: torch.utils.data.DataLoader[Any], order: LoaderOrder, shard: Shard | None, *, can_split: bool
+    loader: torch.utils.data.DataLoader[object], order: LoaderOrder, shard: Shard | None, *, can_split: bool
 ) -> None:
     """ArgumentError unless ranks can share the loader's samples in this order, if they are asked to.
 
@@ -134,7 +134,7 @@ def check_shard(
         )
 
 
-def split(dataset: Any, shard: Shard | None) -> Any:
+def split(dataset: object, shard: Shard | None) -> Any:
     """What a rank loads of a dataset: its part of a stream that splits itself, all of any other."""
     if shard is None or not is_hugging_face(dataset):
         return dataset
@@ -181,6 +181,6 @@ def _pair(shard: Shard) -> str:
     return f"({shard.rank}, {shard.world})"
 
 
-def _sampler(loader: torch.utils.data.DataLoader[Any]) -> object:
-    batcher: Any = loader.batch_sampler
+def _sampler(loader: torch.utils.data.DataLoader[object]) -> object:
+    batcher = loader.batch_sampler
     return batcher.sampler if type(batcher) is BatchSampler else loader._index_sampler

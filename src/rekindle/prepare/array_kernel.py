@@ -6,7 +6,7 @@ bit. Only `ArrayImages` needs this, so it is compiled only there.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numba
 import numpy as np
@@ -138,7 +138,7 @@ def _finish_many(
         _finish(image, tops[n], lefts[n], mirrored[n], upside_down[n], fill, table, constants, to)
 
 
-def compile_many(dtype: np.dtype[Any], contiguous: bool) -> None:
+def compile_many(dtype: np.dtype[np.generic], contiguous: bool) -> None:
     """Compile the kernel for results of this kind, or load it: before workers, which would each do it."""
     _finish_many(dtype == np.float32, contiguous)
 

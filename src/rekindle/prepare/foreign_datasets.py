@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,12 +19,13 @@ from rekindle.errors import ArgumentError
 from rekindle.fetch.folder import IMAGE_EXTENSIONS
 
 Dataset: TypeAlias = Any  # of a library without types
+Labels: TypeAlias = Any  # a list, an array or a tensor, of what is not known to be integers
 
 
 class ForeignImages(NamedTuple):
     """What a dataset consists of: `paths`, or `pixels` (samples × height × width, × 3 unless grey)."""
 
-    transform: Any
+    transform: object
     labels: NDArray[np.int64]
     paths: Sequence[str | os.PathLike[str]] | None = None
     pixels: NDArray[np.uint8] | None = None
@@ -154,7 +155,7 @@ def _files(dataset: Dataset, place: _Files) -> ForeignImages:
     return _listed(paths, labels)
 
 
-def _listed(paths: Sequence[Any], labels: Sequence[Any]) -> ForeignImages:
+def _listed(paths: Sequence[Any], labels: Labels) -> ForeignImages:
     if len(labels) < len(paths):
         raise ArgumentError(f"it has {len(paths)} images and {len(labels)} labels")
     names = [*map(os.fspath, paths)] if all(isinstance(one, str | os.PathLike) for one in paths) else None
@@ -166,13 +167,13 @@ def _listed(paths: Sequence[Any], labels: Sequence[Any]) -> ForeignImages:
     return ForeignImages(None, _whole_numbers(labels[: len(paths)]), paths=names)
 
 
-def _unzipped(pairs: Sequence[Any], name: str) -> tuple[Sequence[Any], Sequence[Any]]:
+def _unzipped(pairs: Sequence[Any], name: str) -> tuple[list[Any], list[object]]:
     if not isinstance(pairs, list | tuple) or set(map(len, pairs)) - {2}:
         raise ArgumentError(f"{name} is no list of (path, label)")
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def _check_opens(opens: Any, argument: str) -> None:
+def _check_opens(opens: object, argument: str) -> None:
     """ArgumentError unless files are opened by torchvision itself, with Pillow."""
     written = getattr(opens, "__module__", ""), getattr(opens, "__qualname__", "")
     if written[0] not in ("torchvision.datasets.folder", "torchvision.datasets.lfw") or (
@@ -220,13 +221,13 @@ def _pixels(dataset: Dataset, place: _Pixels) -> ForeignImages:
     return ForeignImages(None, _whole_numbers(wanted), pixels=pixels)
 
 
-def _as_integers(labels: Iterable[Any]) -> Any:
+def _as_integers(labels: Labels) -> Labels:
     """What `int` makes of each label."""
     array = labels.numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
     return array.astype(np.int64) if array.ndim == 1 and array.dtype.kind in "biuf" else labels
 
 
-def _whole_numbers(labels: Any) -> NDArray[np.int64]:
+def _whole_numbers(labels: Labels) -> NDArray[np.int64]:
     """Labels that torch collates as 64-bit integers; ArgumentError if it would give something else."""
     if isinstance(labels, torch.Tensor):
         labels = labels.numpy()

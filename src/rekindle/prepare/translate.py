@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
+from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 from rekindle.fetch.listed_files import ListedFiles
 from rekindle.prepare.array_images import ArrayImages
@@ -18,8 +19,11 @@ from rekindle.prepare.native_subset import NativeSubset
 from rekindle.prepare.steps.same_steps import are_same_steps
 from rekindle.prepare.translated import TranslatedDataset
 
+if TYPE_CHECKING:
+    from rekindle.prepare.steps.compose import Compose
 
-def native(dataset: Any) -> Any:
+
+def native(dataset: object) -> Any:
     """The native equivalent of a dataset of torchvision's or timm's: the same samples, labels and order.
 
     Files are decoded and transformed by Rekindle's own steps, in place of Pillow and torchvision, as the
@@ -57,14 +61,14 @@ def translated(dataset: Any) -> TranslatedDataset:
     return TranslatedDataset(dataset, _as_one, _is_same)
 
 
-def _as_one(dataset: Any) -> NativeDataset:
+def _as_one(dataset: object) -> NativeDataset:
     follow_transforms(dataset)  # Some parts may be ours.
     found = as_native(native(dataset))
     assert found is not None
     return found
 
 
-def _translated(dataset: Any, where: str, problems: list[str]) -> Any:
+def _translated(dataset: object, where: str, problems: list[str]) -> Any:
     """The native equivalent; adds to the problems if there is none."""
     if isinstance(dataset, IterableDataset):
         problems.append(
@@ -94,14 +98,16 @@ def _translated(dataset: Any, where: str, problems: list[str]) -> Any:
     return ImageDataset(files, steps)
 
 
-def _concatenated(dataset: ConcatDataset[Any], where: str, problems: list[str]) -> ConcatDataset[Any] | None:
+def _concatenated(
+    dataset: ConcatDataset[Sample], where: str, problems: list[str]
+) -> ConcatDataset[Sample] | None:
     parts = [
         _translated(part, f"{where}ConcatDataset[{number}]: ", problems)
         for number, part in enumerate(dataset.datasets)
     ]
     if problems:
         return None
-    joined: ConcatDataset[Any] = ConcatDataset(parts)
+    joined: ConcatDataset[Sample] = ConcatDataset(parts)
     if joined.cumulative_sizes != dataset.cumulative_sizes:
         problems.append(f"{where}ConcatDataset: its parts no longer have the lengths that it was made with")
         return None
@@ -112,7 +118,7 @@ def _concatenated(dataset: ConcatDataset[Any], where: str, problems: list[str]) 
     return joined
 
 
-def _steps(images: ForeignImages, problems: list[str]) -> Any:
+def _steps(images: ForeignImages, problems: list[str]) -> Compose | None:
     """The steps that do what a dataset's transform does; adds to the problems if there are none."""
     from rekindle.prepare.steps.from_torchvision import translate_transform
 

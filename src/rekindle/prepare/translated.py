@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core.samples import MapStyleDataset
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.fetch.source import Stored
 from rekindle.prepare.steps.step import Uniforms, Value
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rekindle.prepare.native_images import Transform
     from rekindle.prepare.pipeline import Pipeline
 
-Translate = Callable[[Any], "NativeDataset"]
+Translate = Callable[[object], "NativeDataset"]
 
 
 class TranslatedDataset:
@@ -34,9 +35,14 @@ class TranslatedDataset:
     device_steps = None
     immutable_attributes = ("original",)  # `follow` sees what was changed in it.
 
-    def __init__(self, original: Any, translate: Translate, is_same: Callable[[Any, Any], bool]) -> None:
+    def __init__(
+        self,
+        original: MapStyleDataset,
+        translate: Translate,
+        is_same: Callable[[NativeDataset, NativeDataset], bool],
+    ) -> None:
         self.version = 0
-        self.original: Any = original
+        self.original: MapStyleDataset | None = original
         self._translate, self._is_same = translate, is_same
         self.native: NativeDataset = translate(original)
 
@@ -53,7 +59,7 @@ class TranslatedDataset:
             self.native = native
             self.version += 1
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "original": None}  # A worker has no use for it.
 
     @property

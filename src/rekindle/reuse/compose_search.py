@@ -20,13 +20,14 @@ from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentatio
 from rekindle.reuse.layers import is_compose, layers_of
 
 Part: TypeAlias = Callable[..., Sample]
+Compose: TypeAlias = Any  # ours, torchvision's, Albumentations' or the user's own
 _USUAL_NAMES = ("transform", "transforms")
 
 
 class FoundCompose(NamedTuple):
     """A Compose whose steps can be applied one after the other; None, and the reason, if there is none."""
 
-    compose: Any
+    compose: Compose
     reason: str = ""
 
     @property
@@ -35,7 +36,7 @@ class FoundCompose(NamedTuple):
         return is_albumentations(self.compose)
 
 
-def find_compose(dataset: Any) -> FoundCompose:
+def find_compose(dataset: object) -> FoundCompose:
     """The Compose of a map-style dataset that is not native."""
     if isinstance(dataset, IterableDataset):
         return FoundCompose(None, f"{type(dataset).__name__} is an iterable dataset")
@@ -45,7 +46,7 @@ def find_compose(dataset: Any) -> FoundCompose:
     return find_compose(inner) if inner is not None else _judged(dataset, _composes_of(dataset))
 
 
-def with_compose_replaced(dataset: Any, part: Part) -> Any:
+def with_compose_replaced(dataset: object, part: Part) -> Any:
     """A copy of a dataset that calls `part` wherever it would call its Compose."""
     if isinstance(dataset, NativeImages):
         if isinstance(part, _Unchanged):
@@ -54,7 +55,7 @@ def with_compose_replaced(dataset: Any, part: Part) -> Any:
         if own_steps(dataset.transform) is not None and not changes_whole_samples(dataset):
             return _Transformed(dataset.with_transform(None), part)
         return dataset.with_transform(part)
-    replaced = copy.copy(dataset)
+    replaced: Any = copy.copy(dataset)
     if isinstance(dataset, ConcatDataset):
         replaced.datasets = [with_compose_replaced(member, part) for member in dataset.datasets]
         return replaced
@@ -89,7 +90,7 @@ class _Transformed(Dataset[tuple[Sample, int]]):
         return self._part(image), label
 
 
-def without_steps(dataset: Any) -> Any:
+def without_steps(dataset: object) -> Any:
     """A copy of a dataset whose Compose does nothing; the dataset itself, if it has none."""
     found = find_compose(dataset)
     return dataset if found.compose is None else with_compose_replaced(dataset, _Unchanged(found))
@@ -101,29 +102,30 @@ class _Unchanged(TakesArrays):
     def __init__(self, found: FoundCompose) -> None:
         self.takes_arrays = found.albumentations
 
-    def __call__(self, *values: Any, **named: Any) -> Any:
+    def __call__(self, *values: Sample, **named: Sample) -> Sample:
         if named:
             return named
         return values[0] if len(values) == 1 else values
 
 
-def copied(dataset: Dataset[Sample]) -> Any:
+def copied(dataset: object) -> Any:
     """A shallow copy: a file that is opened with the first sample is not passed on to workers."""
-    replaced = copy.copy(dataset)
+    replaced: Any = copy.copy(dataset)
     if isinstance(dataset, ConcatDataset):
-        replaced.datasets = [copied(member) for member in dataset.datasets]  # type: ignore[attr-defined]
+        replaced.datasets = [copied(member) for member in dataset.datasets]
     elif isinstance(dataset, Subset):
-        replaced.dataset = copied(dataset.dataset)  # type: ignore[attr-defined]
+        replaced.dataset = copied(dataset.dataset)
     return replaced
 
 
-def _inner(dataset: Any) -> Any:
+def _inner(dataset: object) -> Dataset[Sample] | None:
     """The dataset of a subset that only passes on its samples; None for any other dataset."""
-    passes_on = isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__
-    return dataset.dataset if passes_on else None
+    if isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
+        return dataset.dataset
+    return None
 
 
-def _common(dataset: ConcatDataset[Any]) -> FoundCompose:
+def _common(dataset: ConcatDataset[Sample]) -> FoundCompose:
     """The Compose of all members, if it is the same."""
     members = [find_compose(member) for member in dataset.datasets]
     refused = next((found for found in members if found.compose is None), None)
@@ -139,13 +141,13 @@ def _common(dataset: ConcatDataset[Any]) -> FoundCompose:
     return first
 
 
-def _composes_of(dataset: Any) -> dict[str, Any]:
+def _composes_of(dataset: object) -> dict[str, Compose]:
     """The composes that a dataset has, by the names of its attributes; those of the usual names, if any."""
     if isinstance(dataset, NativeImages):
         return {"transform": dataset.transform}
     attributes = getattr(dataset, "__dict__", {})
     for names in ([name for name in _USUAL_NAMES if name in attributes], attributes):
-        found: dict[str, Any] = {}
+        found: dict[str, Compose] = {}
         for name in names:
             value = attributes[name]
             if _is_any_compose(value):
@@ -157,7 +159,7 @@ def _composes_of(dataset: Any) -> dict[str, Any]:
     return {}
 
 
-def _held_by(value: Any) -> dict[str, Any]:
+def _held_by(value: object) -> dict[str, Compose]:
     """The composes that a transform calls: the attributes of what is a function, but no class or dataset."""
     if not callable(value) or isinstance(value, type | Dataset):
         return {}
@@ -165,7 +167,7 @@ def _held_by(value: Any) -> dict[str, Any]:
     return {name: one for name, one in attributes.items() if _is_any_compose(one)}
 
 
-def _judged(dataset: Any, found: dict[str, Any]) -> FoundCompose:
+def _judged(dataset: object, found: dict[str, Compose]) -> FoundCompose:
     kind = type(dataset).__name__
     if not found:
         return FoundCompose(None, f"{kind} has no steps between which it can be split")
@@ -176,11 +178,11 @@ def _judged(dataset: Any, found: dict[str, Any]) -> FoundCompose:
     return FoundCompose(None, reason) if reason else FoundCompose(compose)
 
 
-def _is_any_compose(value: Any) -> bool:
+def _is_any_compose(value: object) -> bool:
     return is_compose(value) or (is_albumentations(value) and hasattr(value, "transforms"))
 
 
-def _why_albumentations_cannot_be_split(compose: Any) -> Iterator[str]:
+def _why_albumentations_cannot_be_split(compose: Compose) -> Iterator[str]:
     name = type(compose).__name__
     if name != "Compose":
         yield f"{name} of Albumentations is one step"

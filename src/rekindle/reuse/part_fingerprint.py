@@ -12,7 +12,8 @@ import os
 import pickle
 import random
 import types
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,10 +25,12 @@ from rekindle.reuse.split_dataset import NativeSplit, Split
 
 # Seeded for each sample, so what state they are in does not matter.
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+# What `pickle` takes in place of an object, or NotImplemented.
+_Reduced: TypeAlias = Any
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def part_fingerprint(split: Split, steps: list[Any]) -> str | None:
+def part_fingerprint(split: Split, steps: Sequence[object]) -> str | None:
     """Equal for two splits that compute the same parts of samples; None if that cannot be found out.
 
     `steps` are those before the split. A dataset that declares a `fingerprint` is taken at its word.
@@ -60,7 +63,7 @@ class _Digest(pickle.Pickler):
         super().__init__(sink, protocol=5)
         self._seen: set[int] = set()  # functions and classes, which may refer to themselves
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> _Reduced:
         """What stands for an object, where its own way of pickling does not do."""
         if isinstance(value, np.memmap):
             name = os.fspath(value.filename) if value.filename is not None else ""
@@ -81,7 +84,7 @@ class _Digest(pickle.Pickler):
             return self._class(value)
         return NotImplemented
 
-    def _function(self, function: types.FunctionType) -> Any:
+    def _function(self, function: types.FunctionType) -> _Reduced:
         is_library, name = _is_library(function.__module__), function.__qualname__
         if is_library and "<" not in name:
             return NotImplemented
@@ -93,7 +96,7 @@ class _Digest(pickle.Pickler):
         settings = function.__defaults__, function.__kwdefaults__
         return _noted("function", name, _code(function.__code__), settings, cells, used)
 
-    def _class(self, kind: type) -> Any:
+    def _class(self, kind: type) -> _Reduced:
         if _is_library(kind.__module__):
             return NotImplemented
         if self._was_seen(kind):
@@ -114,7 +117,7 @@ class _Digest(pickle.Pickler):
         return seen
 
 
-def _noted(*parts: object) -> tuple[Any, tuple[object, ...]]:
+def _noted(*parts: object) -> tuple[object, tuple[object, ...]]:
     return _noted, parts
 
 

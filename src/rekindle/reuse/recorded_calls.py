@@ -33,8 +33,10 @@ ONE, SEVERAL, NAMED = range(3)  # how a transform is called: with one value, sev
 
 Path: TypeAlias = tuple[Any, ...]  # the indices and keys that lead to a part of a sample
 Template: TypeAlias = tuple[Any, ...]
+# A call of a transform: its form and its value, or what it returned.
+Call: TypeAlias = tuple[int, Sample]
 # Steps, as a function of the form of a call and its value: a tuple for `SEVERAL`, a dict for `NAMED`.
-Run: TypeAlias = Callable[[int, Any], Any]
+Run: TypeAlias = Callable[[int, Sample], Sample]
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -42,7 +44,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 class _Marked:
     """A number or text that a transform returned, to be told from an equal one; what is made of it is not."""
 
-    plain: Callable[[], Any]
+    plain: Callable[[], int | float | str]
 
 
 class _Int(int, _Marked):
@@ -62,7 +64,7 @@ class _Str(str, _Marked):
         return "".join(self)
 
 
-_MARKED: dict[type, Callable[[Any], Any]] = {int: _Int, float: _Float, str: _Str}
+_MARKED: dict[type, Callable[[Any], _Marked]] = {int: _Int, float: _Float, str: _Str}
 
 
 class NotFinishedError(Exception):
@@ -84,9 +86,9 @@ class FirstSteps(TakesArrays):
         self.__init__(*state)  # type: ignore[misc]
 
     @contextmanager
-    def recording(self) -> Iterator[list[tuple[int, Any]]]:
+    def recording(self) -> Iterator[list[Call]]:
         """A context that notes the calls in this thread: their forms and what they returned."""
-        calls: list[tuple[int, Any]] = []
+        calls: list[Call] = []
         self._of_thread.calls = calls
         self._recording += 1
         try:
@@ -95,7 +97,7 @@ class FirstSteps(TakesArrays):
             self._recording -= 1
             self._of_thread.calls = None
 
-    def __call__(self, *values: Any, **named: Any) -> Any:
+    def __call__(self, *values: Sample, **named: Sample) -> Sample:
         calls = getattr(self._of_thread, "calls", None)
         if calls is None and self._recording:
             raise ArgumentError(
@@ -115,7 +117,7 @@ class FirstSteps(TakesArrays):
         return result
 
 
-def as_form(values: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, Any]:
+def as_form(values: tuple[Sample, ...], named: dict[str, Sample]) -> Call:
     """The form of a call and its value; TypeError for a mixture."""
     if named and not values:
         return NAMED, named
@@ -124,7 +126,7 @@ def as_form(values: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, Any]:
     return (ONE, values[0]) if len(values) == 1 else (SEVERAL, values)
 
 
-def recorded(sample: Sample, calls: list[tuple[int, Any]]) -> tuple[str, Sample]:
+def recorded(sample: Sample, calls: list[Call]) -> tuple[str, Sample]:
     """A record of these calls, and the sample; LookupError if a result is not in the sample as it was."""
     places: dict[int, list[Path]] = {}
     _find_places(sample, (), places)
@@ -154,7 +156,7 @@ def _parsed(record: str) -> tuple[tuple[int, Template], ...]:
     return calls
 
 
-def _find_places(value: Any, path: Path, places: dict[int, list[Path]]) -> None:
+def _find_places(value: Sample, path: Path, places: dict[int, list[Path]]) -> None:
     """Where everything is in a sample, by identity."""
     kind = type(value)
     if kind in _PLAIN:
@@ -168,7 +170,7 @@ def _find_places(value: Any, path: Path, places: dict[int, list[Path]]) -> None:
             _find_places(part, (*path, key), places)
 
 
-def _template(result: Any, places: dict[int, list[Path]]) -> Template:
+def _template(result: Sample, places: dict[int, list[Path]]) -> Template:
     kind = type(result)
     if kind in _PLAIN:
         if kind is float and not math.isfinite(result):
@@ -184,7 +186,7 @@ def _template(result: Any, places: dict[int, list[Path]]) -> Template:
     raise LookupError
 
 
-def _filled(template: Template, sample: Sample) -> Any:
+def _filled(template: Template, sample: Sample) -> Sample:
     """The result that a template stands for."""
     sign, *parts = template
     if sign == "@":
@@ -199,7 +201,7 @@ def _filled(template: Template, sample: Sample) -> Any:
     return made if sign == "[" else tuple(made)
 
 
-def _placed(template: Template, made: Any) -> Iterator[tuple[Path, Any]]:
+def _placed(template: Template, made: Sample) -> Iterator[tuple[Path, Sample]]:
     """The parts of a new result, by their places in the sample; NotFinishedError if it is built otherwise."""
     sign, *parts = template
     if sign == "@":
@@ -221,7 +223,7 @@ def _placed(template: Template, made: Any) -> Iterator[tuple[Path, Any]]:
             yield from _placed(part, one)
 
 
-def _replaced(sample: Sample, path: Path, depth: int, part: Any) -> Sample:
+def _replaced(sample: Sample, path: Path, depth: int, part: Sample) -> Sample:
     """A copy of a sample with another part in this place."""
     if depth == len(path):
         return part
@@ -235,7 +237,7 @@ def _replaced(sample: Sample, path: Path, depth: int, part: Any) -> Sample:
     return tuple(parts) if type(sample) is tuple else type(sample)(*parts)  # a named tuple
 
 
-def _parts_of(value: Any) -> Iterator[Any]:
+def _parts_of(value: Sample) -> Iterator[Sample]:
     """What a value consists of, without plain values and the containers themselves."""
     if type(value) is dict:
         for part in value.values():
@@ -247,7 +249,7 @@ def _parts_of(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _with_identity(result: Any, known: set[int]) -> Any:
+def _with_identity(result: Sample, known: set[int]) -> Sample:
     """The same result, but no part of it is one of the known objects: these may be in the sample as well."""
     if type(result) is dict:
         return {key: _with_identity(part, known) for key, part in result.items()}

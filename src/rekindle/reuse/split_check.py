@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from rekindle.core import counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
-from rekindle.core.samples import Sample
+from rekindle.core.samples import MapStyleDataset, Sample
 from rekindle.errors import ArgumentError
 from rekindle.reuse.cache.serialization import encode
-from rekindle.reuse.compose_search import FoundCompose, copied
+from rekindle.reuse.compose_search import Compose, FoundCompose, copied
 from rekindle.reuse.diversity import view_hash
+from rekindle.reuse.layers import Transform
 from rekindle.reuse.recorded_calls import NAMED, ONE, Run
 from rekindle.reuse.split_dataset import ComposeSplit, cannot_split, steps_of
 from rekindle.reuse.split_search import few_samples
 
+Steps: TypeAlias = Sequence[Transform]
 _CHECKED = 4  # samples
 _SEEDS = 64
 
 
-def check_split(dataset: Any, found: FoundCompose, first: list[Any], last: list[Any], wanted: str) -> None:
+def check_split(
+    dataset: MapStyleDataset, found: FoundCompose, first: Steps, last: Steps, wanted: str
+) -> None:
     """ArgumentError, which says what was `wanted`, if some samples show that the split changes the data.
 
     Both ways, every call of the Compose draws the same random numbers, and what the dataset draws itself is
@@ -48,7 +53,9 @@ def check_split(dataset: Any, found: FoundCompose, first: list[Any], last: list[
             raise cannot_split(wanted, reason)
 
 
-def _whole(dataset: Any, found: FoundCompose, first: list[Any], last: list[Any], index: int) -> bytes | None:
+def _whole(
+    dataset: MapStyleDataset, found: FoundCompose, first: Steps, last: Steps, index: int
+) -> bytes | None:
     """The hash of a sample in one piece."""
     # A Compose of Albumentations has a generator of its own, which no two calls share.
     in_turn = _after(steps_of(found, first), steps_of(found, last))
@@ -58,9 +65,9 @@ def _whole(dataset: Any, found: FoundCompose, first: list[Any], last: list[Any],
     return view_hash(split.read_from[index])
 
 
-def _in_two(dataset: Any, found: FoundCompose, first: list[Any], last: list[Any], index: int) -> bytes:
+def _in_two(dataset: MapStyleDataset, found: FoundCompose, first: Steps, last: Steps, index: int) -> bytes:
     """The hash of a sample in two parts; UnknownTypeError if the first cannot be cached."""
-    states: list[Any] = []
+    states: list[list[Callable[[], None]]] = []
     split = ComposeSplit(
         dataset,
         found,
@@ -73,8 +80,8 @@ def _in_two(dataset: Any, found: FoundCompose, first: list[Any], last: list[Any]
     return view_hash(split.finish(index, cached))
 
 
-def _as_it_is(compose: Any) -> Run:
-    def run(form: int, value: Any) -> Sample:
+def _as_it_is(compose: Compose) -> Run:
+    def run(form: int, value: Sample) -> Sample:
         if form == NAMED:
             return compose(**value)
         return compose(value) if form == ONE else compose(*value)
@@ -86,18 +93,18 @@ def _after(first: Run, last: Run) -> Run:
     return lambda form, value: last(form, first(form, value))
 
 
-def _nothing(_: int, value: Any) -> Any:
+def _nothing(_: int, value: Sample) -> Sample:
     return value
 
 
 class _Isolated:
     """Steps whose n-th call draws its own numbers; with `resume`, those after what the first steps drew."""
 
-    def __init__(self, run: Run, states: list[Any], resume: bool = False) -> None:
+    def __init__(self, run: Run, states: list[list[Callable[[], None]]], resume: bool = False) -> None:
         self._run, self._states, self._resume = run, states, resume
         self._calls = 0
 
-    def __call__(self, form: int, value: Any) -> Any:
+    def __call__(self, form: int, value: Sample) -> Sample:
         self._calls += 1
         with generators_kept(GENERATORS):
             if self._resume:

@@ -8,19 +8,22 @@ way, unmodified. For any other, what it gives is cached, and `final_transform` i
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.core.samples import Index, Sample
+from rekindle.core.samples import Index, MapStyleDataset, Sample
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.prepare.native import NativeDataset
-from rekindle.reuse.compose_search import FoundCompose, with_compose_replaced
-from rekindle.reuse.layers import Layer
+from rekindle.reuse.compose_search import Compose, FoundCompose, with_compose_replaced
+from rekindle.reuse.layers import Layer, Transform
 from rekindle.reuse.recorded_calls import NAMED, ONE, FirstSteps, NotFinishedError, Run, finished, recorded
+
+if TYPE_CHECKING:
+    from rekindle.prepare.fused_kernel import Values
 
 BEFORE_DECODING = -1
 HOW_TO_FINISH = (
@@ -47,16 +50,16 @@ class NativeSplit:
         self.early: int = self._first.uniforms
 
     @property
-    def read_from(self) -> Any:
+    def read_from(self) -> MapStyleDataset:
         """The dataset that samples are read from."""
         return self._dataset
 
     @property
-    def first_part(self) -> Any:
+    def first_part(self) -> object:
         """All that computes what is cached."""
         return self._dataset, self._encoded
 
-    def partial(self, index: int, numbers: NDArray[np.float64]) -> Any:
+    def partial(self, index: int, numbers: NDArray[np.float64]) -> Sample:
         """What is cached of a sample, in memory of its own."""
         raw = self._dataset.raw(index)
         if self._encoded:
@@ -66,7 +69,7 @@ class NativeSplit:
         except DecodeError as error:
             raise self._dataset.located(error, index) from error
 
-    def finish(self, index: int, cached: Any, numbers: NDArray[np.float64], out: NDArray[Any] | None) -> Any:
+    def finish(self, index: int, cached: Sample, numbers: NDArray[np.float64], out: Values | None) -> Sample:
         """The image of a sample, of which this was cached; written to `out`, if that is given."""
         if not self._encoded:
             if out is None:
@@ -92,16 +95,16 @@ class NativeSplit:
 class TorchSplit:
     """Any other dataset: what it gives is cached, and `finish` is a function of that."""
 
-    def __init__(self, partial: Any, finish: Callable[[Any], Any] | None) -> None:
+    def __init__(self, partial: MapStyleDataset | Finished, finish: Transform | None) -> None:
         self._partial, self._finish = partial, finish
 
     @property
-    def read_from(self) -> Any:
+    def read_from(self) -> MapStyleDataset:
         """The dataset that samples are read from."""
         return self._partial.dataset if isinstance(self._partial, Finished) else self._partial
 
     @property
-    def first_part(self) -> Any:
+    def first_part(self) -> object:
         """All that computes what is cached."""
         return self._partial
 
@@ -120,11 +123,11 @@ class ComposeSplit(TorchSplit):
     What is cached of a sample is a record of that (see `recorded_calls`), and the sample.
     """
 
-    def __init__(self, dataset: Any, found: FoundCompose, first: Run, last: Run) -> None:
+    def __init__(self, dataset: MapStyleDataset, found: FoundCompose, first: Run, last: Run) -> None:
         self._found, self._first, self._last = found, FirstSteps(first, found.albumentations), last
         super().__init__(with_compose_replaced(dataset, self._first), None)
 
-    def followed_by(self, step: Any) -> ComposeSplit:
+    def followed_by(self, step: Transform) -> ComposeSplit:
         """The same with no more than this step after the first ones."""
         other = copy.copy(self)
         other._last = steps_of(self._found, [step])
@@ -155,7 +158,7 @@ class ComposeSplit(TorchSplit):
 class Finished:
     """A dataset with a function applied to what it gives."""
 
-    def __init__(self, dataset: Any, function: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: MapStyleDataset, function: Transform) -> None:
         self.dataset, self._function = dataset, function
 
     def __getitem__(self, index: Index) -> Sample:
@@ -166,13 +169,13 @@ Split: TypeAlias = NativeSplit | TorchSplit
 
 
 def split_compose(
-    dataset: Any, found: FoundCompose, first: Sequence[Any], last: Sequence[Any]
+    dataset: MapStyleDataset, found: FoundCompose, first: Sequence[Transform], last: Sequence[Transform]
 ) -> ComposeSplit:
     """A dataset with a Compose, whose first steps are done before a sample is cached, and the last after."""
     return ComposeSplit(dataset, found, steps_of(found, first), steps_of(found, last))
 
 
-def steps_of(found: FoundCompose, steps: Sequence[Any]) -> Run:
+def steps_of(found: FoundCompose, steps: Sequence[Transform]) -> Run:
     """Some steps of a Compose as a function."""
     return AlbumentationsSteps(found.compose, steps) if found.albumentations else StepsInOrder(steps)
 
@@ -180,10 +183,10 @@ def steps_of(found: FoundCompose, steps: Sequence[Any]) -> Run:
 class StepsInOrder:
     """Steps, each of which gets what the one before it returned: one value, or several."""
 
-    def __init__(self, steps: Sequence[Any]) -> None:
+    def __init__(self, steps: Sequence[Transform]) -> None:
         self._steps = list(steps)
 
-    def __call__(self, form: int, value: Any) -> Any:
+    def __call__(self, form: int, value: Sample) -> Sample:
         if form == NAMED:
             raise TypeError(f"a Compose is called with values by name: {', '.join(value)}")
         for step in self._steps:
@@ -194,11 +197,11 @@ class StepsInOrder:
 class AlbumentationsSteps:
     """Some steps of a Compose of Albumentations, seeded from torch's generator for each call."""
 
-    def __init__(self, compose: Any, steps: Sequence[Any]) -> None:
+    def __init__(self, compose: Compose, steps: Sequence[Transform]) -> None:
         self._part = copy.copy(compose)
         self._part.transforms = list(steps)
 
-    def __call__(self, form: int, value: Any) -> Any:
+    def __call__(self, form: int, value: Sample) -> Sample:
         if form != NAMED:
             raise TypeError("a Compose of Albumentations is called with values that have no names")
         if not self._part.transforms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import Subset
@@ -18,7 +18,7 @@ from rekindle.reuse.cache.codecs import find_codec
 from rekindle.reuse.cache.memory_budget import memory_budget
 from rekindle.reuse.compose_search import FoundCompose, find_compose
 from rekindle.reuse.diversity import Diversity, in_turn, left_by_reuse
-from rekindle.reuse.layers import Layer, end_of, find_split, layers_of
+from rekindle.reuse.layers import Layer, Transform, end_of, find_split, layers_of
 from rekindle.reuse.settings import STAGES
 from rekindle.reuse.split_check import check_split
 from rekindle.reuse.split_dataset import (
@@ -48,7 +48,7 @@ class SplitPoint:
         self,
         dataset: Any,
         asked: Refurbish | Echo | None,
-        final_transform: Callable[[Any], Any] | None,
+        final_transform: Transform | None,
     ) -> None:
         self._asked, self._final_transform = asked, final_transform
         self.dataset: Any = for_workers(dataset)
@@ -145,12 +145,12 @@ class SplitPoint:
             return split_compose(self.dataset, self._found, *self._steps_at(index))
         return TorchSplit(self.dataset, None)
 
-    def _steps_at(self, index: int) -> tuple[list[Any], list[Any]]:
+    def _steps_at(self, index: int) -> tuple[list[Transform], list[Transform]]:
         """The steps before a split point, and those after it."""
         steps = [layer.step for layer in self._layers]
         return steps[:index], steps[index:]
 
-    def first_steps(self) -> list[Any]:
+    def first_steps(self) -> Sequence[object]:
         """The steps before the split."""
         if self._final_transform is not None:
             return [_transform_of(self.dataset)]
@@ -193,7 +193,7 @@ class SplitPoint:
         return self._outcomes
 
 
-def _transform_of(dataset: Any) -> Any:
+def _transform_of(dataset: object) -> object:
     if isinstance(dataset, Subset):
         return _transform_of(dataset.dataset)
     return getattr(dataset, "transform", None)

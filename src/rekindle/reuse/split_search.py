@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -239,7 +238,7 @@ def _finish(split: Split, index: int, cached: Sample) -> Sample:
     return split.finish(index, cached)
 
 
-def _size_of(value: Any) -> Size | None:
+def _size_of(value: object) -> Size | None:
     """Height and width of the first image in a value."""
     if isinstance(value, dict):
         value = list(value.values())

@@ -79,7 +79,7 @@ def _end(sizes: list[int]) -> list[int]:
 class _BatchPickler(ForkingPickler):
     """Pickles plain tensors as arrays beside the stream; everything else as multiprocessing does."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
         value = value.resolve_conj().resolve_neg()

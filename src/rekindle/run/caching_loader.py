@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ class CachingLoader(SampleLoader):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: object,
         reused: WorkerView,
         exclusive: Exclusive | None = None,
         on_row: OnRow | None = None,

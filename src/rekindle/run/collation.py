@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from rekindle.core.samples import Batch, Sample
+from rekindle.core.samples import Batch, Collate, Sample
 from rekindle.errors import UnequalSamplesError
 
 
-def collate(function: Callable[[Sample], Batch], samples: Sample) -> Batch:
+def collate(function: Collate, samples: Sample) -> Batch:
     """What the function makes of samples; UnequalSamplesError if torch's own finds that shapes differ."""
     try:
         return function(samples)
@@ -28,7 +27,7 @@ def collate(function: Callable[[Sample], Batch], samples: Sample) -> Batch:
         ) from error
 
 
-def _unequal(values: Sequence[Any], where: str = "") -> str | None:
+def _unequal(values: Sequence[Sample], where: str = "") -> str | None:
     """In which shapes samples differ; None if that is not what is wrong with them."""
     first = values[0]
     if isinstance(first, torch.Tensor | np.ndarray):

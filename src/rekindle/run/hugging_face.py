@@ -37,7 +37,7 @@ def deals_itself_out(dataset: object, as_read: object) -> bool:
     return dataset is as_read and is_hugging_face(dataset)
 
 
-def split_for(dataset: Any, rank: int, world: int) -> Any:
+def split_for(dataset: object, rank: int, world: int) -> Any:
     """One rank's part of such a dataset, which it deals to that rank's workers; not of a part."""
     if getattr(dataset, "_distributed", None) is not None:
         raise ArgumentError(

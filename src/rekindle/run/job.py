@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.changes import Watched
-from rekindle.core.samples import Batch, Index, Sample
+from rekindle.core.samples import Batch, Collate, Index, Sample
 from rekindle.prepare.declared import draws_nothing, will_need
 from rekindle.prepare.native import as_native
 from rekindle.reuse.echo_stream import EchoStream
@@ -20,7 +20,7 @@ class Job:
     """A dataset and how to make batches of it. `batched` is false for `batch_size=None`."""
 
     dataset: Any
-    collate_fn: Callable[[Sample], Batch]
+    collate_fn: Collate
     batched: bool
     drop_last: bool
     stop_at_failure: bool

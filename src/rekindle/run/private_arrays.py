@@ -14,12 +14,15 @@ import pickle
 import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.memfd import anonymous_file, reserve
+
+if TYPE_CHECKING:
+    from multiprocessing.resource_sharer import DupFd
 
 LEAST = 1 << 20  # bytes: a smaller array is pickled
 _PAGE = mmap.PAGESIZE
@@ -31,12 +34,16 @@ class ArrayFile:
     def __init__(self) -> None:
         self.fd, self._end = anonymous_file(0), 0
         self._close = weakref.finalize(self, os.close, self.fd)
-        self._positions: dict[int, tuple[int, NDArray[Any]]] = {}  # by id, of arrays that are kept for that
+        self._positions: dict[
+            int, tuple[int, NDArray[np.generic]]
+        ] = {}  # by id, of arrays that are kept for that
 
-    def __reduce__(self) -> tuple[Callable[[Any], int], tuple[Any]]:
+    def __reduce__(self) -> tuple[Callable[[DupFd], int], tuple[object]]:
         return _descriptor, (reduction.DupFd(self.fd),)
 
-    def reduce(self, array: NDArray[Any]) -> tuple[Callable[..., NDArray[Any]], tuple[Any, ...]]:
+    def reduce(
+        self, array: NDArray[np.generic]
+    ) -> tuple[Callable[..., NDArray[np.generic]], tuple[object, ...]]:
         """How to pickle an array: as a place in the file."""
         if id(array) not in self._positions:
             self._positions[id(array)] = self._write(array), array
@@ -47,7 +54,7 @@ class ArrayFile:
             self, self._positions[id(array)][0], array.nbytes, array.shape, array.dtype, order, writeable,
         )  # fmt: skip
 
-    def _write(self, array: NDArray[Any]) -> int:
+    def _write(self, array: NDArray[np.generic]) -> int:
         """The position of an array's bytes, at the beginning of a page."""
         position = -(-self._end // _PAGE) * _PAGE
         self._end = position + array.nbytes
@@ -73,8 +80,14 @@ def is_shared(value: object) -> bool:
 
 
 def private_array(
-    fd: int, position: int, nbytes: int, shape: tuple[int, ...], dtype: Any, order: Any, writeable: bool
-) -> NDArray[Any]:
+    fd: int,
+    position: int,
+    nbytes: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[np.generic],
+    order: Literal["C", "F"],
+    writeable: bool,
+) -> NDArray[np.generic]:
     """An array with the bytes at a position of the file, to which only this process writes."""
     memory = mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, offset=position)
     array = np.ndarray(shape, dtype, memory, order=order)
@@ -82,6 +95,5 @@ def private_array(
     return array
 
 
-def _descriptor(fd: Any) -> int:
-    number: int = fd.detach()
-    return number
+def _descriptor(fd: DupFd) -> int:
+    return fd.detach()

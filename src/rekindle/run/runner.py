@@ -15,7 +15,7 @@ from rekindle.choose import EndOfEpoch, Orders
 from rekindle.choose.position import IterablePosition
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
-from rekindle.core.samples import Batch
+from rekindle.core.samples import Collate
 from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.bad_samples import BadSamples
 from rekindle.run.copy_checks import CopyChecks
@@ -89,7 +89,7 @@ class Work:
 
     dataset: Any
     batched: bool
-    collate_fn: Callable[[Any], Batch]
+    collate_fn: Collate
     drop_last: bool
     workers: int
     executor: ChosenExecutor

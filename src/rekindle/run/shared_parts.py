@@ -23,7 +23,7 @@ from rekindle.run.private_arrays import ArrayFile, is_shared
 _LOGGER = logging.getLogger(__name__)
 _SWITCH = "REKINDLE_SHARE_DATASET"  # 0: every worker has its own copy of everything
 # The lists of a forked worker whose place stand-ins have taken: freeing one would copy all that it holds.
-_NEVER_FREED: list[list[Any]] = []
+_NEVER_FREED: list[list[object]] = []
 
 StandInParts: TypeAlias = tuple[SharedRows, bool]
 

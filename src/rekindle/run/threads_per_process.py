@@ -16,7 +16,7 @@ import numpy as np
 from torch.utils.data import default_collate, default_convert
 
 from rekindle.core.held_generators import held_generators
-from rekindle.core.samples import Batch
+from rekindle.core.samples import Collate
 from rekindle.errors import RekindleError
 from rekindle.fetch.source import Source
 from rekindle.prepare.declared import draws_nothing, releases_gil
@@ -39,7 +39,7 @@ _PIXELS = (".ppm", ".pgm", ".bmp")  # files that are not compressed
 
 
 def threads_per_process(
-    dataset: Any, collate_fn: Callable[[Any], Batch], worker_init_fn: Callable[[int], None] | None
+    dataset: object, collate_fn: Collate, worker_init_fn: Callable[[int], None] | None
 ) -> int:
     """How many workers a process can have for samples of a map-style dataset."""
     if worker_init_fn is not None or collate_fn not in (default_collate, default_convert):

@@ -134,7 +134,7 @@ class Buckets(ImportanceMethod):
                 raise ArgumentError(f"criteria must name some of {CRITERIA}, but got none")
 
     @classmethod
-    def preset(cls, name: str, **parameters: Any) -> Buckets:
+    def preset(cls, name: str, **parameters: object) -> Buckets:
         """One of IOWA's variants by name, as published; `parameters` override those of the variant.
 
         "BS-norecall", "BS-random", "BS-random-RRemove" and "BS-random-RRepeat"; the last two need `groups`.

@@ -68,7 +68,7 @@ def _resize_keep_ratio(resize: TimmTransform) -> Step:
     )
 
 
-def _several(modes: Any) -> tuple[Any, ...]:
+def _several(modes: object) -> tuple[Any, ...]:
     return tuple(modes) if isinstance(modes, list | tuple) else (modes,)
 
 

@@ -7,12 +7,11 @@ itself. A translation, which goes by the class and the parameters, would leave t
 from __future__ import annotations
 
 import types
-from typing import Any
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
-def why_modified(transform: Any, libraries: tuple[str, ...]) -> str:
+def why_modified(transform: object, libraries: tuple[str, ...]) -> str:
     """What a script has put in the place of the libraries' own code; empty if it has changed nothing."""
     kind, own = type(transform), getattr(transform, "__dict__", {})
     hooks = [name for name in _HOOKS if own.get(name)]

@@ -47,7 +47,7 @@ class Actors:
     def _create(self, number: int, node: str | None) -> Any:
         ray, settings = self.ray, self.settings
         # Said always: within Ray Train, the default would be the trainer's own resources, which are in use.
-        strategy: Any = "SPREAD"
+        strategy: object = "SPREAD"
         if node is not None:
             strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
         options: dict[str, Any] = {

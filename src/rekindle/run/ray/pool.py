@@ -146,7 +146,12 @@ class RayPool:
         )
 
     def _call(
-        self, number: int, handle: Any, ref: Any, request: Request | None = None, epoch: int | None = None
+        self,
+        number: int,
+        handle: object,
+        ref: object,
+        request: Request | None = None,
+        epoch: int | None = None,
     ) -> None:
         call = self._calls[ref] = _Call(number, handle, time.monotonic(), request, epoch)
         self._at[number].append(call)
@@ -190,7 +195,7 @@ class RayPool:
             if ref in self._calls:  # Not one of an actor that was found dead just now.
                 self._receive(ref)
 
-    def _receive(self, ref: Any) -> None:
+    def _receive(self, ref: object) -> None:
         call = self._calls[ref]
         try:
             result = self._ray.get(ref)
@@ -213,7 +218,7 @@ class RayPool:
         else:
             self._loaded(call.number, call.request, result, now - since)
 
-    def _forget(self, ref: Any) -> None:
+    def _forget(self, ref: object) -> None:
         call = self._calls.pop(ref)
         self._at[call.number].remove(call)
         if call.request is not None:
