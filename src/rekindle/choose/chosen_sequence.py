@@ -9,6 +9,7 @@ from rekindle.choose.balanced_shuffle import balanced_order
 from rekindle.choose.draws import earlier_occurrences
 from rekindle.choose.plan import left_out_of
 from rekindle.choose.planned_rows import PlannedRows, constant
+from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.refurbish_sequence import CostsOf
 from rekindle.choose.shard import EpochLayout, Shard
@@ -36,6 +37,7 @@ def chosen_sequence(
     weights: NDArray[np.float32],
     uses: _Numbers,
     cached: _Numbers | None,
+    dealt: Dealt | None = None,
     *,
     epoch: int,
     seed: int,
@@ -50,7 +52,8 @@ def chosen_sequence(
 
     `weights` says what each counts for, and `uses` how often it was used before: by that, and not by epochs,
     its cached result ages. `cached` are the generations that the rows use, where these do not follow from
-    `refresh`; −1 is none, for a row that is left out.
+    `refresh`; −1 is none, for a row that is left out. Ranks that the rows were `dealt` to have those of a
+    shuffled epoch, whoever lays it out.
     """
     turns = _turns(ids, epoch)
     if refresh is None:
@@ -63,17 +66,21 @@ def chosen_sequence(
     fresh = refresh.recomputed(ids, is_due)
     last = np.empty(0, dtype=np.int64)  # the rows that are left out
     left_out = left_out_of(len(ids), layout.batch_size, drop_last, Shard(world=layout.world))
-    if shuffle and left_out:
+    is_dealt = shuffle and dealt is not None and dealt.world == layout.world > 1
+    if shuffle and left_out and not is_dealt:
         if cached is None:
             last = refresh.spare_first(ids, uses, fresh)[:left_out]
         else:
-            last = _without_result_first(cached, fresh, seed, epoch)[:left_out]
+            last = without_result_first(cached, fresh, seed, epoch)[:left_out]
+    costs = None if costs_of is None or not (shuffle and balance) else costs_of(ids)
     if not shuffle:
         order = np.arange(len(ids))
+    elif is_dealt:
+        assert dealt is not None
+        order = _order_of_dealt(dealt, ids, is_due, refresh, layout.batch_size, seed, epoch, balance, costs)
     elif not balance:
         order = _without(counter_rng.permutation(len(ids), seed, epoch), last)
     else:
-        costs = None if costs_of is None else costs_of(ids)
         order = balanced_order(
             fresh, layout.batch_size, seed=seed, epoch=epoch, costs=costs, world=layout.world, left_out=last
         )
@@ -87,7 +94,37 @@ def chosen_sequence(
     return ArraySequence(PlannedRows.joined(parts), epoch)
 
 
-def _without_result_first(generations: _Numbers, fresh: NDArray[np.bool_], seed: int, epoch: int) -> _Numbers:
+def _order_of_dealt(
+    dealt: Dealt,
+    ids: _Numbers,
+    is_due: NDArray[np.bool_],
+    refresh: Refresh,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    balance: bool,
+    costs: NDArray[np.float32] | None,
+) -> _Numbers:
+    """The rows in an order in which each rank has those that it was dealt; those of no rank are the last."""
+    world, count = dealt.world, int(np.count_nonzero(dealt.ranks >= 0))
+    by_rank = np.argsort(dealt.ranks, kind="stable")
+    order = np.empty(len(ids), dtype=np.int64)
+    order[count:] = by_rank[: len(ids) - count]
+    starts = np.searchsorted(dealt.ranks[by_rank], np.arange(world + 1))
+    for rank in range(world):
+        rows = by_rank[starts[rank] : starts[rank + 1]]
+        own = int(counter_rng.split(counter_rng.base(seed, counter_rng.Step.DEALT, epoch), rank)[0])
+        if balance:
+            fresh = refresh.recomputed(ids[rows], is_due[rows])
+            own_costs = None if costs is None else costs[rows]
+            within = balanced_order(fresh, batch_size, seed=own, epoch=epoch, costs=own_costs)
+        else:
+            within = counter_rng.permutation(len(rows), own, epoch)
+        order[rank:count:world] = rows[within]
+    return order
+
+
+def without_result_first(generations: _Numbers, fresh: NDArray[np.bool_], seed: int, epoch: int) -> _Numbers:
     """Rows in the order in which they are left out: those without a result, those that have one, others."""
     drawn = counter_rng.seeds(seed, np.arange(len(fresh)), epoch, counter_rng.Step.LEFT_OUT)
     return np.lexsort((drawn, fresh, generations >= 0))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rekindle.choose.chosen_sequence import chosen_sequence
 from rekindle.choose.plain_sequence import PlainSequence, shuffled_order
 from rekindle.choose.plan import EpochPlan, EpochSequence, left_out_of
+from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.refurbish_sequence import CostsOf, RefurbishSequence
 from rekindle.choose.shard import EpochLayout, EpochStart, Shard
@@ -82,6 +83,7 @@ def plan_chosen(
     weights: NDArray[np.float32],
     uses: NDArray[np.int64],
     cached: NDArray[np.int64] | None,
+    dealt: Dealt | None = None,
     *,
     even_weights: bool,
     size: int,
@@ -100,7 +102,7 @@ def plan_chosen(
     shard = shard or Shard()
     start = start or EpochStart(EpochLayout(shard.world, batch_size))
     sequence = chosen_sequence(
-        ids, weights, uses, cached, epoch=epoch, seed=seed, shuffle=shuffle, drop_last=drop_last,
+        ids, weights, uses, cached, dealt, epoch=epoch, seed=seed, shuffle=shuffle, drop_last=drop_last,
         layout=start.layout, refresh=refresh, balance=balance, costs_of=costs_of,
     )  # fmt: skip
     return EpochPlan(sequence, batch_size, drop_last, shard, start, even_weights)

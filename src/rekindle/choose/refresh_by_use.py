@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.choose.chosen_sequence import without_result_first
 from rekindle.choose.plan import left_out_of
-from rekindle.choose.refresh_schedule import share_of_uses
+from rekindle.choose.rank_homes import RankHomes
+from rekindle.choose.refresh_schedule import first_of_each, share_of_uses
 from rekindle.choose.scores import Scores
 from rekindle.choose.selection import Choice
 from rekindle.choose.shard import Shard
@@ -33,7 +35,7 @@ class RefreshByUse:
 
     def recompute(self, choice: Choice, epoch: int, scores: Scores) -> tuple[Choice, NDArray[np.int64]]:
         """The choice with the results that its rows use, and the samples that are recomputed, each once."""
-        left_out = left_out_of(len(choice.ids), self.batch_size, self.drop_last, Shard(world=choice.world))
+        left_out = self._left_out(choice)
         rows = choice.ids if self.shuffle else choice.ids[: len(choice.ids) - left_out]
         ids, counts = np.unique(rows, return_counts=True)
         made = scores.made[ids]
@@ -49,3 +51,15 @@ class RefreshByUse:
         due = ids[oldest[: max(share, missing)]]
         fresh = np.isin(choice.ids, due)
         return choice._replace(cached=np.where(fresh, choice.uses, scores.made[choice.ids])), due
+
+    def deal(self, choice: Choice, homes: RankHomes, epoch: int, seed: int) -> Choice:
+        """The choice with its rows dealt to the ranks that have their results."""
+        if choice.cached is None or not self.shuffle:
+            return choice
+        is_due = (choice.cached == choice.uses) | (choice.cached < 0)
+        first = first_of_each(choice.ids, is_due)
+        last = without_result_first(choice.cached, first, seed, epoch)[: self._left_out(choice)]
+        return choice._replace(dealt=homes.deal(choice.ids, is_due, last, seed=seed, epoch=epoch))
+
+    def _left_out(self, choice: Choice) -> int:
+        return left_out_of(len(choice.ids), self.batch_size, self.drop_last, Shard(world=choice.world))

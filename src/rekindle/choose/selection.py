@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rekindle.choose.plan import EpochPlan, batches_per_epoch
 from rekindle.choose.planning import PlanArguments, plan_chosen
+from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.shard import Shard
 from rekindle.core import counter_rng
 from rekindle.errors import ArgumentError
@@ -28,13 +29,20 @@ class Choice(NamedTuple):
     rank: int = 0
     world: int = 1
     cached: NDArray[np.int64] | None = None
+    dealt: Dealt | None = None  # to the ranks that have what is cached
 
     def plan(self, **arguments: Unpack[PlanArguments]) -> EpochPlan:
         """The plan of this rank's share; `arguments` as `plan_epoch` takes them."""
         if arguments.get("shard", Shard()).world == 1:
             arguments = {**arguments, "shard": Shard(self.rank, self.world)}
         return plan_chosen(
-            self.ids, self.weights, self.uses, self.cached, even_weights=self.even_batches, **arguments
+            self.ids,
+            self.weights,
+            self.uses,
+            self.cached,
+            self.dealt,
+            even_weights=self.even_batches,
+            **arguments,
         )
 
     def steps(self, batch_size: int, drop_last: bool) -> int:

@@ -17,6 +17,7 @@ from rekindle.errors import StateError
 
 MOST = 2**62  # of anything that is counted: there is room to count on in 64 bits
 MOST_EPOCHS = 2**30  # Scores and cache entries have 32 bits for an epoch.
+MOST_RANKS = 2**20
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _Entry = TypeVar("_Entry")

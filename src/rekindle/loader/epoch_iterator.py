@@ -192,7 +192,9 @@ class EpochIterator:
         if self._accounting is not None:
             importance = self._settings.importance
             scores = None if importance is None else importance.scores
-            self._accounting.note(yielded(ready), batch, self._settings.reuse.store, scores)
+            choice = None if importance is None else importance.choice
+            dealt = None if choice is None else choice.dealt
+            self._accounting.note(yielded(ready), batch, self._settings.reuse.store, scores, dealt)
 
     def _warn_of_length(self) -> None:
         """Warn, as torch does, if an iterable dataset gives more than it said."""

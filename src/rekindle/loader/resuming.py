@@ -59,4 +59,6 @@ def resumed(
             partial(steps_of, settings, importance),
             whole_batches=settings.reuse.batch_echo is not None,
         )
+    if importance is not None and not position.step and position.start is None:
+        importance.deal_again()
     return Resumed(position, found, importance)

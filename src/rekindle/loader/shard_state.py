@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rekindle.choose.position import Position
 from rekindle.choose.shard import EpochLayout, EpochStart
-from rekindle.core.state_fields import MOST, StateFields
+from rekindle.core.state_fields import MOST, MOST_RANKS, StateFields
 from rekindle.errors import StateError
 
 FIELD = "shard"
-_MOST_RANKS = 2**20
 _MOST_BATCH = 2**40
 
 StepsOf: TypeAlias = Callable[[int, EpochLayout, EpochStart | None], int]  # of an epoch, laid out so
@@ -97,9 +96,9 @@ def _load(fields: StateFields) -> _Saved:
     if FIELD not in fields.names():
         return _Saved(EpochLayout(1, batch_size or 1), None)
     saved = fields.inner(FIELD)
-    own = EpochLayout(saved.integer("world", least=1, most=_MOST_RANKS), batch_size or 1)
+    own = EpochLayout(saved.integer("world", least=1, most=MOST_RANKS), batch_size or 1)
     begun = EpochLayout(
-        saved.integer("begun_world", least=1, most=_MOST_RANKS),
+        saved.integer("begun_world", least=1, most=MOST_RANKS),
         saved.integer("begun_batch_size", least=1, most=_MOST_BATCH),
     )
     offset = saved.integer("offset", most=MOST)

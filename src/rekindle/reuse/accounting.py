@@ -9,7 +9,9 @@ from torch.utils.data import IterableDataset
 
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.scores import Scores
+from rekindle.choose.shard import Shard
 from rekindle.core.samples import Batch
 from rekindle.reuse.cache.store import Store
 from rekindle.reuse.planning import ReusePlanning
@@ -41,10 +43,18 @@ class ReuseAccounting:
         """Whether other runs, which may be in other epochs, read the same cache."""
         return isinstance(self._reuse, Refurbish) and self._reuse.shared is not None
 
-    def note(self, yielded: YieldedBatch, batch: Batch, store: Store | None, scores: Scores | None) -> None:
+    def note(
+        self,
+        yielded: YieldedBatch,
+        batch: Batch,
+        store: Store | None,
+        scores: Scores | None,
+        dealt: Dealt | None = None,
+    ) -> None:
         """Count a batch, and let go of the cached parts that were used for the last time.
 
-        `scores` are the samples' own, where a method of importance chooses.
+        `scores` are the samples' own, where a method of importance chooses, and `dealt` says to which ranks
+        its choice goes.
         """
         order, redundant = yielded.order, self._redundant
         if redundant is not None:
@@ -61,6 +71,8 @@ class ReuseAccounting:
         if store is not None and order.epoch != self._epoch:
             self._epoch = order.epoch
             store.note_epoch(order.epoch)
+            if dealt is not None and scores is not None and order.plan is not None:
+                self._drop_moved(store, dealt, scores, order.plan.shard)
         if store is None or order.plan is None:
             return
         if order.last_uses is not None:
@@ -70,6 +82,12 @@ class ReuseAccounting:
         elif scores is None and order.plan.shard.world > 1 and not self._is_shared_by_runs:
             # The next epoch may have a rank of another host recompute it: nobody would overwrite this one.
             store.drop(self._planning.used_up(order.plan, order.ids), before=order.epoch + 1)
+
+    def _drop_moved(self, store: Store, dealt: Dealt, scores: Scores, shard: Shard) -> None:
+        """Let go of what other ranks recompute: nobody would overwrite it here."""
+        if dealt.world == shard.world and not self._is_shared_by_runs:
+            gone = dealt.gone_from(shard.rank)
+            store.drop(gone, before=scores.made[gone])
 
     def report(self, split: SplitPoint, store: Store | None, fits: float, epochs: int) -> ReuseReport | None:
         """What was saved in so many epochs, and what it cost in diversity; None before the first batch."""

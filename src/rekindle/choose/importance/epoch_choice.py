@@ -6,6 +6,7 @@ import numpy as np
 
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.method import ImportanceMethod, name_of
+from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Scores
 from rekindle.choose.selection import Choice, validated
@@ -19,10 +20,12 @@ def choose_samples(
     duplicates: DuplicatePolicy | None,
     refresh: RefreshByUse | None = None,
     shard: Shard | None = None,
+    homes: RankHomes | None = None,
 ) -> Choice:
     """What the method plans, less near-duplicates, for all ranks; counts the samples' uses in `scores`.
 
-    With `refresh`, it says which of them are recomputed; that is noted in `scores`, too.
+    With `refresh`, it says which of them are recomputed; that is noted in `scores`, too. With `homes`, ranks
+    keep what they have cached.
     """
     ids, weights = validated(method.plan(epoch, scores), len(scores), name_of(method))
     if duplicates is not None:
@@ -34,6 +37,8 @@ def choose_samples(
         recomputing, due = refresh.recompute(choice, epoch, scores)
         scores.made[due] = scores.uses[due]
         choice = choice if refresh.shared else recomputing
+        if homes is not None:
+            choice = refresh.deal(choice, homes, epoch, scores.seed)
     chosen = ids if (ids[1:] > ids[:-1]).all() else np.unique(ids)
     scores.uses[chosen] += 1
     scores.turns[chosen if duplicates is None else duplicates.epochs.used(ids)] += 1

@@ -21,6 +21,7 @@ from rekindle.choose.importance.method import (
     parameters_of,
 )
 from rekindle.choose.importance.shared_findings import SharedFindings
+from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.scores import Findings, Scores
 from rekindle.choose.selection import Choice
@@ -61,6 +62,7 @@ class ImportanceSession:
         reads = arrays_read_by(self.method)
         kept = None if reads is None else reads | ({"made", "age"} if refresh is not None else frozenset())
         self.scores = Scores.unknown(size, seed, kept)
+        self.homes: RankHomes | None = None
         self.epoch = -1
         self.choice: Choice | None = None
         self._collect_from(counters)
@@ -78,11 +80,30 @@ class ImportanceSession:
             if self.epoch >= 0 or not self._exchanges:
                 self._update_scores(ended)
             self.choice = choose_samples(
-                self.method, epoch, self.scores, self.duplicates, self.refresh, self.shard
+                self.method, epoch, self.scores, self.duplicates, self.refresh, self.shard, self._homes_here()
             )
             self.epoch = epoch
         self._findings.time_loads(self.method.wants_load_times(epoch))
         return self.choice
+
+    def _homes_here(self) -> RankHomes | None:
+        """Which rank has what is cached, where ranks of this number share samples; at first, none has any."""
+        world = 1 if self.shard is None else self.shard.world
+        if world == 1 or self.refresh is None or self.refresh.shared:
+            self.homes = None
+        elif self.homes is None or self.homes.world != world:
+            self.homes = RankHomes(len(self.scores), world)
+        return self.homes
+
+    def deal_again(self) -> None:
+        """Deal the samples of an epoch that has not begun yet to the ranks that there are now."""
+        if self.choice is None:
+            return
+        dealt, homes = self.choice.dealt, self._homes_here()
+        if homes is None or self.refresh is None:
+            self.choice = self.choice._replace(dealt=None)
+        elif dealt is None or dealt.world != homes.world:
+            self.choice = self.refresh.deal(self.choice, homes, self.epoch, self.scores.seed)
 
     def start(self, epoch: int) -> Choice:
         """The samples of an epoch that begins here, or goes on. All ranks start the same ones."""
@@ -168,7 +189,7 @@ class ImportanceSession:
     def copied(self, counters: Counters) -> ImportanceSession:
         """The same for a copy of the loader, which has counters of its own."""
         other = copy.copy(self)
-        other.method, scores = copy.deepcopy((self.method, self.scores))
+        other.method, scores, other.homes = copy.deepcopy((self.method, self.scores, self.homes))
         other._collect_from(counters)
         other.resume(self.progress()._replace(scores=scores))
         return other

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from rekindle.choose.importance.method import ImportanceMethod, Parameter, name_of
 from rekindle.choose.importance.session import ImportanceSession, SessionProgress
 from rekindle.choose.position import Position
+from rekindle.choose.rank_homes import Dealt, RankHomes, shares_of
 from rekindle.choose.scores import Findings, Loaded, Measured, Scores
 from rekindle.choose.selection import Choice
 from rekindle.choose.shard import Shard
-from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
+from rekindle.core.state_fields import MOST, MOST_EPOCHS, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -33,6 +34,8 @@ class ImportanceState(TypedDict):
     ids: torch.Tensor | None
     weights: torch.Tensor | None
     even_batches: bool
+    dealt: dict[str, Any] | None  # to which ranks, where they keep what is cached
+    homes: dict[str, Any] | None  # which rank has what
     measured: dict[str, torch.Tensor]  # in this epoch so far, as are those that follow
     loaded: dict[str, torch.Tensor]
     open_seconds: list[float]
@@ -54,11 +57,17 @@ def save(session: ImportanceSession) -> ImportanceState:
         "ids": None if choice is None else _tensor(choice.ids),
         "weights": None if choice is None else _tensor(choice.weights),
         "even_batches": choice is not None and choice.even_batches,
+        "dealt": None if choice is None or choice.dealt is None else _saved_ranks(choice.dealt),
+        "homes": None if session.homes is None else _saved_ranks(session.homes),
         "measured": {name: _tensor(array) for name, array in found.measured._asdict().items()},
         "loaded": {name: _tensor(array) for name, array in found.loaded._asdict().items()},
         "open_seconds": [found.wait_seconds, found.work_seconds],
         "own": _as_tensors(session.method.state_dict()),
     }
+
+
+def _saved_ranks(of: Dealt | RankHomes) -> dict[str, Any]:
+    return {"world": of.world, "ranks": _tensor(of.ranks.astype(np.int32))}
 
 
 def load(session: ImportanceSession, state: object, seed: int, worlds: Collection[int] = (1,)) -> None:
@@ -83,8 +92,10 @@ def load(session: ImportanceSession, state: object, seed: int, worlds: Collectio
     epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)
     if (epoch == -1) != (choice is None):
         fields.refuse("epoch", f"a choice of samples for epoch {epoch}")
+    homes = _homes(fields, size)
     _load_own(session.method, fields, size)
     earlier = Findings(measured, loaded, wait_seconds, work_seconds)
+    session.homes = homes
     session.resume(SessionProgress(scores, epoch, choice, None, earlier))
 
 
@@ -147,7 +158,39 @@ def _choice(
         shard.rank,
         shard.world,
         cached,
+        _dealt(fields, len(ids), worlds),
     )
+
+
+def _dealt(fields: StateFields, rows: int, worlds: Collection[int]) -> Dealt | None:
+    """To which ranks the rows of a choice were dealt: evenly, the first ones get what is left over."""
+    if fields.get("dealt") is None:
+        return None
+    world, ranks = _ranks(fields.inner("dealt"), rows, "samples are chosen")
+    if world not in worlds:
+        fields.refuse("dealt", f"samples were dealt to {world} ranks, but there were {worlds}")
+    counts = np.bincount(ranks[ranks >= 0], minlength=world)
+    if (counts != shares_of(int(counts.sum()), world)).any():
+        fields.refuse("dealt", "the ranks do not have equally many samples")
+    return Dealt(world, ranks)
+
+
+def _homes(fields: StateFields, size: int) -> RankHomes | None:
+    """Which rank had what; another number of ranks begins without."""
+    if fields.get("homes") is None:
+        return None
+    world, ranks = _ranks(fields.inner("homes"), size, "samples are there")
+    homes = RankHomes(size, world)
+    homes.ranks[:] = ranks
+    return homes
+
+
+def _ranks(fields: StateFields, length: int, within: str) -> tuple[int, NDArray[np.int32]]:
+    world = fields.integer("world", least=2, most=MOST_RANKS)
+    ranks = fields.array("ranks", np.dtype(np.int32), length, within=within)
+    if len(ranks) and not -1 <= ranks.min() <= ranks.max() < world:
+        fields.refuse("ranks", f"expected numbers from -1 to {world - 1}")
+    return world, ranks
 
 
 def _measured(fields: StateFields, size: int) -> Measured:

@@ -318,12 +318,13 @@ class Store:
         """Report how long it took to compute a value that was missing."""
         self._counters.add(MICROSECONDS, round(1e6 * seconds))
 
-    def drop(self, ids: NDArray[np.int64], before: int) -> None:
-        """Drop generations before this one of samples that are not needed any more."""
-        for row in [row for index in ids.tolist() for row in self._kept.rows(index)]:
-            self._memory.drop(row, before=before)
-            if self._disk is not None:
-                self._disk.index.drop(row, before=before)
+    def drop(self, ids: NDArray[np.int64], before: int | NDArray[np.integer]) -> None:
+        """Drop generations before this one, or that of each, of samples that are not needed any more."""
+        for index, first in zip(ids.tolist(), np.broadcast_to(before, ids.shape).tolist(), strict=True):
+            for row in self._kept.rows(index):
+                self._memory.drop(row, before=first)
+                if self._disk is not None:
+                    self._disk.index.drop(row, before=first)
 
     def nbytes_of(self, value: Sample) -> int:
         """How many bytes a value takes here."""
