@@ -129,7 +129,7 @@ def test_what_takes_long_to_compile_is_told_once(capfd, monkeypatch):
         patience.start()
         patience._timer.join()
         patience.stop()
-    assert capfd.readouterr().err == "rekindle: compiling the image kernels, once on this machine\n"
+    assert capfd.readouterr().err == "rekindle: compiling kernels, once on this machine\n"
 
 
 def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, monkeypatch):

@@ -43,7 +43,6 @@ def test_large_orders_have_every_number_once(size, key):
 @settings(max_examples=40)
 @given(st.integers(1, 2**62), KEYS, st.lists(st.integers(0, 2**62), min_size=1, max_size=50))
 def test_any_stretch_of_any_order_can_be_asked_for_both_ways(size, key, numbers):
-    size = min(size, 10**11)  # The tables of 2**62 numbers take many gigabytes.
     order, positions = KeyedPermutation(size, key), np.array(numbers) % size
     values = order.forward(positions)
     assert 0 <= values.min() <= values.max() < size
@@ -111,9 +110,26 @@ def test_an_order_has_as_many_runs_and_fixed_points_as_a_true_shuffle(size):
 
 
 def test_a_billion_numbers_take_tables_of_their_square_root():
+    assert len(KeyedPermutation(10**9, 1).tables().entries) < 5 * (10**9) ** 0.5
+
+
+@settings(max_examples=40)
+@given(st.integers(4097, 10**11), KEYS, st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
+def test_an_order_without_tables_is_the_one_with_tables(size, key, numbers):
+    few, order, positions = KeyedPermutation(size, key), KeyedPermutation(size, key), np.array(numbers) % size
+    order.tables()
+    few._asked = -(2**62)  # It never pays.
+    assert np.array_equal(few.forward(positions), order.forward(positions))
+    assert np.array_equal(few.inverse(positions), order.inverse(positions))
+    assert not few._rounds
+
+
+def test_tables_are_drawn_once_they_pay():
     order = KeyedPermutation(10**9, 1)
-    tables = [table for pair in order._rounds for table in pair]
-    assert sum(len(table) for table in tables) < 5 * (10**9) ** 0.5
+    order.forward(np.arange(1000))
+    assert not order._rounds
+    order.forward(np.arange(100_000))
+    assert order._rounds
 
 
 def test_a_size_that_cannot_be_is_refused():

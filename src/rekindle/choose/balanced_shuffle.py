@@ -39,7 +39,7 @@ class BalancedShuffle:
         fresh = np.diff(before)
         others_before = np.arange(first, last + 1) * size - before[:-1]
         # The slots of a batch are its fresh ones, then the others.
-        slots = self._shuffled_within(first, last - first + 1)
+        slots = self.slots(first, last - first + 1).astype(np.int64)
         is_fresh = slots < fresh[:, None]
         places = slots + np.where(is_fresh, before[:-1, None], (others_before - fresh)[:, None])
         start = first * size
@@ -60,7 +60,7 @@ class BalancedShuffle:
         before: NDArray[np.int64] = whole + (rest + later * self._fresh) // self._samples
         return before
 
-    def _shuffled_within(self, first: int, count: int) -> NDArray[np.int64]:
+    def slots(self, first: int, count: int) -> NDArray[np.uint32 | np.uint64]:
         """A random order of the slots of each of `count` batches from `first` on: random bits, sorted."""
         size = self._batch_size
         slot_bits = max(size - 1, 1).bit_length()
@@ -79,7 +79,7 @@ class BalancedShuffle:
             keys[-1, size - missing :] |= ~slot_mask
         keys.sort(axis=1)
         keys &= slot_mask
-        return keys.astype(np.int64)
+        return keys
 
 
 def balanced_order(

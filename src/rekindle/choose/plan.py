@@ -15,7 +15,7 @@ import numpy as np
 from rekindle.choose.planned_rows import PlannedRows
 from rekindle.choose.shard import EpochLayout, EpochStart, Shard
 
-_FIRST_WINDOW, _LARGEST_WINDOW = 2048, 32_768  # rows that are evaluated at once
+_FIRST_WINDOW, _LARGEST_WINDOW = 512, 32_768  # rows that are evaluated at once
 _KEPT_WINDOWS = 2  # The last batch of one may be asked for again after the first of the next.
 
 

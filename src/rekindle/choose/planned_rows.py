@@ -34,8 +34,16 @@ class PlannedRows(NamedTuple):
 
     def part(self, rows: slice | NDArray[np.int64]) -> PlannedRows:
         """Some of the rows, or all of them in another order."""
-        values: list[Any] = [value[rows] if isinstance(value, np.ndarray) else value for value in self]
-        return PlannedRows(*values)
+        ids, generations, turns, fresh, weights, last_uses, substituted_ids = self
+        return PlannedRows(  # Written out: it is done for every batch.
+            ids[rows],
+            generations if isinstance(generations, int) else generations[rows],
+            turns if isinstance(turns, int) else turns[rows],
+            fresh[rows],
+            weights[rows],
+            None if last_uses is None else last_uses[rows],
+            None if substituted_ids is None else substituted_ids[rows],
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[slice, PlannedRows]]) -> PlannedRows:

@@ -109,7 +109,7 @@ class Refresh:
         # A window spans less than two rounds: a subtraction is quicker than a division for each.
         positions = visits - int(visits.min()) // self.size * self.size
         np.subtract(positions, self.size, out=positions, where=positions >= self.size)
-        return self._circle.inverse(positions)
+        return self.circle.inverse(positions)
 
     def generations_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
         """The turns in which the results of visits are computed; those before the first round, in turn 0."""
@@ -153,14 +153,14 @@ class Refresh:
         return self._last_visit(ids, turns) // max(self.size, 1) + 1
 
     @property
-    def _circle(self) -> KeyedPermutation:
+    def circle(self) -> KeyedPermutation:
         """The position of each sample on the circle, and back."""
         return keyed_permutation(self.size, counter_rng.base(self.seed, counter_rng.Step.CIRCLE, 0))
 
     def _last_visit(self, ids: ArrayLike, turns: ArrayLike) -> NDArray[np.int64]:
         """When each was recomputed last; negative for never."""
         up, down = self._fraction()
-        positions = self._circle.forward(np.asarray(ids, dtype=np.int64))
+        positions = self.circle.forward(np.asarray(ids, dtype=np.int64))
         refreshed = (np.asarray(turns, dtype=np.int64) + 1) * self._uses_a_turn * down // up
         last: NDArray[np.int64] = positions + (refreshed - 1 - positions) // self.size * self.size
         return last

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,14 @@ from rekindle.choose.shard import EpochLayout
 from rekindle.core import counter_rng
 from rekindle.core.keyed_permutation import KeyedPermutation, keyed_permutation
 
+if TYPE_CHECKING:
+    from rekindle.choose.refurbish_kernel import CompiledRows
+
 _Numbers: TypeAlias = NDArray[np.int64]
 CostsOf: TypeAlias = Callable[[_Numbers], NDArray[np.float32]]  # what some samples cost to compute
 _COST_WINDOW = 64  # batches whose costs are evened out together
+_LONG = 1 << 23  # rows of a rank in an epoch from which on compiling the loop over them pays
+_MANY = 1 << 13  # rows at once: the first few of any epoch do not wait for a compiler
 
 
 class RefurbishSequence:
@@ -56,12 +61,14 @@ class RefurbishSequence:
         self._window = refresh.window(epoch)
         self.first_rank = self._window.oldest % self._world
         self._batch_size, self._balance, self._costs_of = layout.batch_size, balance, costs_of
-        self._boundaries = refresh.boundaries(epoch) if self._world > 1 and self.length else []
         self._of_rank = lru_cache(maxsize=None)(self._share)
+        self._compiled = lru_cache(maxsize=1)(self._compiled_rows)
 
     def rows(self, first: int, count: int, stride: int) -> PlannedRows:
         """The rows at `first`, `first + stride`, …"""
         if stride == self._world:
+            if count >= _MANY and self.length // self._world >= _LONG and self._is_plain:
+                return self._many_rows(first % self._world, first // self._world, count)
             visits = self._visits(first % self._world, first // self._world + np.arange(count))
         else:
             positions = first + stride * np.arange(count)
@@ -73,6 +80,43 @@ class RefurbishSequence:
         ids, generations = self._refresh.samples_of(visits), self._refresh.generations_of(visits)
         fresh = visits >= self._window.fresh
         return PlannedRows(ids, generations, self.epoch, fresh, constant(np.float32(1), count))
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._balance and self._costs_of is None
+
+    @cached_property
+    def _boundaries(self) -> list[int]:
+        return self._refresh.boundaries(self.epoch) if self.length else []
+
+    def _many_rows(self, own: int, first: int, count: int) -> PlannedRows:
+        """The same as `rows`, by compiled code: `count` of a rank's from `first` on."""
+        share, size = self._of_rank(own), self._batch_size
+        batches = np.arange(first // size, (first + count - 1) // size + 2)
+        begin, end = int(batches[0]) * size, min(int(batches[-1]) * size, share.count)
+        slots = share.shuffle.slots(int(batches[0]), len(batches) - 1).astype(np.uint32, copy=False)
+        ids, generations, fresh = self._compiled(own).rows(
+            slots, int(batches[0]), share.shuffle.fresh_before(batches), end - begin
+        )
+        here = slice(first - begin, first - begin + count)
+        weights = constant(np.float32(1), count)
+        return PlannedRows(ids[here], generations[here], self.epoch, fresh[here], weights)
+
+    def _compiled_rows(self, own: int) -> CompiledRows:
+        from rekindle.choose.refurbish_kernel import CompiledRows, VisitStretches
+
+        share, starts, seed = self._of_rank(own), self._boundaries, self._refresh.seed
+        generations = self._refresh.generations_of(np.array(starts[:-1])).tolist()
+        dealt = [_dealt_order(seed, *stretch) for stretch in pairwise(starts)] if self._world > 1 else []
+        return CompiledRows(
+            world=self._world,
+            first_fresh=share.first_fresh,
+            first_other=share.first_cached,
+            stretches=VisitStretches(starts, generations, dealt),
+            fresh_order=share.fresh_order,
+            other_order=share.cached_order,
+            circle=self._refresh.circle,
+        )
 
     def _visits(self, own: int, numbers: _Numbers) -> _Numbers:
         """The visits of a rank's rows, of the one that has row `own` of the sequence."""
@@ -142,6 +186,7 @@ class RefurbishSequence:
             return int(counter_rng.split(counter_rng.base(self._seed, step, epoch), rank)[0])
 
         return _RankShare(
+            count,
             first_cached,
             first_fresh,
             BalancedShuffle(count, fresh, self._batch_size, key(counter_rng.Step.ROWS)),
@@ -154,6 +199,7 @@ class RefurbishSequence:
 class _RankShare:
     """The visits of a rank: every `world`-th from these on, and the orders in which they come."""
 
+    count: int
     first_cached: int
     first_fresh: int
     shuffle: BalancedShuffle

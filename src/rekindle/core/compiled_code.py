@@ -136,7 +136,7 @@ class _Patience:
                 if self.kept
                 else "at every start, since no folder can be written to: set NUMBA_CACHE_DIR to one"
             )
-            print(f"rekindle: compiling the image kernels, {how_often}", file=sys.stderr, flush=True)
+            print(f"rekindle: compiling kernels, {how_often}", file=sys.stderr, flush=True)
 
 
 _compiling = threading.RLock()

@@ -3,16 +3,18 @@
 A number is written as two digits, x = left · base + right, and each is shifted in turn by a random amount
 that depends on the other: a Feistel network (Luby and Rackoff: "How to construct pseudorandom permutations
 from pseudorandom functions", 1988) on mixed radices (Black and Rogaway: "Ciphers with arbitrary finite
-domains", 2002). The random amounts are tables of √n entries, so a round is one look into a table, and the
-tables are drawn as a whole from the key. The two digits can write slightly more than n numbers; one that
-is not below n goes through the network again until it is (cycle walking), which few need.
+domains", 2002). The random amounts are tables of √n entries, so a round is one look into a table. An entry is
+a function of the key: who asks for few numbers has the entries that these need computed, and the tables are
+drawn once they pay. The two digits can write slightly more than n numbers; one that is not below n goes
+through the network again until it is (cycle walking), which few need.
 
 Small orders are shuffled as a whole: a table of n entries, each of the n! orders as likely as the others.
 """
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +22,27 @@ from numpy.typing import NDArray
 from rekindle.core import counter_rng
 
 _Numbers = NDArray[np.int64]
-_Table = NDArray[np.uint16] | NDArray[np.int64]  # as few bytes as its numbers need
+_Table: TypeAlias = NDArray[np.uint16] | NDArray[np.int64]
 _WHOLE = 4096  # orders up to this size are tables
 _FEW = 65_536  # numbers up to this many go through more rounds: shorter tables mix less
 _CHUNK = 8192  # numbers that pass all rounds while they are in the processor's cache
 _LARGEST = 2**62
+_LOW_BITS, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_ENTRIES_A_NUMBER = 8  # entries of tables that take as long to draw as one number takes without them
+
+
+class PermutationTables(NamedTuple):
+    """A permutation as plain numbers, for compiled code.
+
+    With `pairs` of rounds, `entries` are, for each pair, what the left digit is shifted by for each right
+    one, and what the right digit is shifted by for each left one. Without, they are the order itself.
+    """
+
+    size: int
+    right_bits: int
+    left_base: int
+    pairs: int
+    entries: _Table
 
 
 class KeyedPermutation:
@@ -52,18 +70,46 @@ class KeyedPermutation:
         right = 1 << self._right_bits
         self._left_base = -(-size // right)
         self._key = key
+        self._pairs = 3 if size <= _FEW else 2  # of rounds
+        self._longest = max(self._left_base, right)
+        self._rounds: list[tuple[_Table, _Table]] = []  # the tables of each pair
+        self._asked = 0  # numbers, before there were tables
 
-    @cached_property
-    def _rounds(self) -> list[tuple[_Table, _Table]]:
-        """The tables of each pair of rounds, drawn when they are needed: an epoch may be planned ahead."""
+    def tables(self) -> PermutationTables:
+        """The permutation as plain numbers, all of them drawn."""
+        if self._table is not None:
+            return PermutationTables(self.size, 0, 0, 0, self._table)
+        self._draw_rounds()
+        entries = np.concatenate([table for pair in self._rounds for table in pair])
+        return PermutationTables(self.size, self._right_bits, self._left_base, self._pairs, entries)
+
+    def _draw_rounds(self) -> None:
+        """Draw the tables, unless they are there."""
+        if self._rounds:
+            return
         left, right = self._left_base, 1 << self._right_bits
-        pairs = 3 if self.size <= _FEW else 2
-        drawn = counter_rng.split(self._key, np.arange(pairs * max(left, right)))
-        rows = drawn.reshape(pairs, max(left, right))
-        low = rows & np.uint64(0xFFFFFFFF)
-        rows >>= np.uint64(32)
+        drawn = counter_rng.split(self._key, np.arange(self._pairs * self._longest))
+        rows = drawn.reshape(self._pairs, self._longest)
+        low = rows & _LOW_BITS
+        rows >>= _HALF
         # What the left digit is shifted by depends on the right one, and the other way round.
-        return list(zip(_below(left, rows[:, :right]), _below(right, low[:, :left]), strict=True))
+        to_left, to_right = _below(left, rows[:, :right]), _below(right, low[:, :left])
+        self._rounds = list(zip(_small(to_left, left), _small(to_right, right), strict=True))
+
+    def _to_left(self, pair: int, right: _Numbers) -> _Table:
+        """What the left digits are shifted by in this pair of rounds: an entry for each right one."""
+        if self._rounds:
+            return self._rounds[pair][0].take(right, mode="clip")
+        drawn = counter_rng.split(self._key, right + pair * self._longest)
+        drawn >>= _HALF
+        return _below(self._left_base, drawn).view(np.int64)
+
+    def _to_right(self, pair: int, left: _Numbers) -> _Table:
+        if self._rounds:
+            return self._rounds[pair][1].take(left, mode="clip")
+        drawn = counter_rng.split(self._key, left + pair * self._longest)
+        drawn &= _LOW_BITS
+        return _below(1 << self._right_bits, drawn).view(np.int64)
 
     def forward(self, positions: _Numbers) -> _Numbers:
         """What stands at each of some positions."""
@@ -78,6 +124,10 @@ class KeyedPermutation:
             mapped: _Numbers = np.take(self._back if back else self._table, numbers)
             return mapped
         numbers = np.ascontiguousarray(numbers, dtype=np.int64)
+        if not self._rounds:
+            self._asked += len(numbers)
+            if self._asked * _ENTRIES_A_NUMBER > self._pairs * self._longest:
+                self._draw_rounds()
         out = np.empty_like(numbers)
         once = self._backward_once if back else self._forward_once
         for start in range(0, len(numbers), _CHUNK):
@@ -94,12 +144,12 @@ class KeyedPermutation:
         bits, mask = self._right_bits, (1 << self._right_bits) - 1
         left, right = numbers >> bits, numbers & mask
         spare = np.empty_like(left)
-        for to_left, to_right in self._rounds:
-            left += np.take(to_left, right, mode="clip")
+        for pair in range(self._pairs):
+            left += self._to_left(pair, right)
             np.subtract(left, self._left_base, out=spare)
             # As unsigned numbers, what is negative is the larger of the two.
             np.minimum(left.view(np.uint64), spare.view(np.uint64), out=left.view(np.uint64))
-            right += np.take(to_right, left, mode="clip")
+            right += self._to_right(pair, left)
             right &= mask
         np.left_shift(left, bits, out=out)
         out |= right
@@ -108,10 +158,10 @@ class KeyedPermutation:
         bits, mask = self._right_bits, (1 << self._right_bits) - 1
         left, right = numbers >> bits, numbers & mask
         spare = np.empty_like(left)
-        for to_left, to_right in reversed(self._rounds):
-            right -= np.take(to_right, left, mode="clip")
+        for pair in reversed(range(self._pairs)):
+            right -= self._to_right(pair, left)
             right &= mask
-            left -= np.take(to_left, right, mode="clip")
+            left -= self._to_left(pair, right)
             np.add(left, self._left_base, out=spare)
             np.minimum(left.view(np.uint64), spare.view(np.uint64), out=left.view(np.uint64))
         np.left_shift(left, bits, out=out)
@@ -124,11 +174,16 @@ def keyed_permutation(size: int, key: int) -> KeyedPermutation:
     return KeyedPermutation(size, key)
 
 
-def _below(bound: int, drawn: NDArray[np.uint64]) -> list[_Table]:
-    """Tables of random numbers below a bound, from 32 random bits each."""
-    scaled = (drawn * np.uint64(bound)) >> np.uint64(32)
-    # Small entries: the tables of several orders share the processor's cache.
-    return list(scaled.astype(np.uint16 if bound <= 1 << 16 else np.int64))
+def _below(bound: int, drawn: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Random numbers below a bound, from 32 random bits each."""
+    scaled: NDArray[np.uint64] = drawn * np.uint64(bound)
+    scaled >>= _HALF
+    return scaled
+
+
+def _small(tables: NDArray[np.uint64], bound: int) -> list[_Table]:
+    """Tables of numbers below a bound, with small entries: those of several orders share a cache."""
+    return list(tables.astype(np.uint16 if bound <= 1 << 16 else np.int64))
 
 
 def _shuffled(size: int, key: int) -> _Numbers:
