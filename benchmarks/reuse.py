@@ -49,7 +49,7 @@ def rekindle_loader(files: list[str], layers: int = 2, **settings: Any) -> Any:
         T.Normalize(MEAN, STD),
     ]
     folder = os.path.commonpath([os.path.dirname(file) for file in files])
-    labels = {os.path.relpath(file, folder): number for number, file in enumerate(files)}
+    labels = {file[len(folder) + 1 :]: number for number, file in enumerate(files)}
     dataset = rk.open(folder, transform=steps, labels=labels)
     return rk.DataLoader(
         dataset, **{"batch_size": BATCH_SIZE, "shuffle": True, "num_workers": WORKERS, "seed": 0, **settings}

@@ -74,7 +74,8 @@ class Member:
                     store._shared.lock.__enter__()
                     pipe.send(True)
                     time.sleep(60)
-                pipe.send(getattr(store, what)(*arguments))
+                result = getattr(store, what)(*arguments)
+                pipe.send(list(result) if what == "order_of" else result)
 
     def answer(self):
         assert self._pipe.poll(30), "a member of the cache hangs"
@@ -110,6 +111,26 @@ def test_one_process_makes_a_cache_and_the_others_find_its_entries(name):
     first.end()
     second.end()
     assert left_behind(name) == ([], [])
+
+
+def test_what_another_is_computing_is_waited_for_and_found(name):
+    first, second = Member(name), Member(name)
+    first.answer(), second.answer()
+    orders = [member.ask("order_of", [*range(16)], [0] * 16) for member in (first, second)]
+    assert [sorted(order) for order in orders] == [[*range(16)]] * 2
+    assert orders[0] != orders[1]  # In step, they begin with different rows.
+    assert first.ask("wait_or_claim", 3, 0) is None
+    assert second.ask("order_of", [*range(16)], [0] * 16)[-1] == 3  # The first has begun with it.
+    second._pipe.send(("wait_or_claim", 3, 0))
+    assert not second._pipe.poll(0.1)
+    assert first.ask("put", 3, 0, value_of(3, 0))
+    first.ask("release", 3, 0)
+    assert is_right(second.answer(), 3, 0)
+    assert is_right(first.ask("wait_or_claim", 3, 0), 3, 0)  # It has come since it was missed.
+    assert first.ask("wait_or_claim", 4, 0) is None
+    first.kill()
+    assert second.ask("wait_or_claim", 4, 0) is None  # Its computer is gone.
+    second.end()
 
 
 def test_the_maker_may_be_killed_and_the_cache_lives_on_until_the_last_one_is(name):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cache as cache_result
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.core import counter_rng
+from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.public_rng import Seeder
 from rekindle.core.samples import Sample
 from rekindle.reuse.cache.store import Store
@@ -101,7 +102,12 @@ class CachingLoader(SampleLoader):
             load_one = self._native_loader(self._split, request, ids, turns, into)
         else:
             load_one = self._third_party_loader(self._split, request, ids, turns)
-        return load_one, lambda: [load_one(row) for row in range(len(ids))]
+        return load_one, lambda: self._load_all(load_one, ids, turns)
+
+    def _load_all(self, load_one: LoadOne, ids: list[int], generations: list[int]) -> list[Sample]:
+        rows = range(len(ids)) if self._cache is None else self._cache.order_of(ids, generations)
+        samples = {row: load_one(row) for row in rows}
+        return [samples[row] for row in range(len(ids))]
 
     def _native_loader(
         self,
@@ -112,10 +118,14 @@ class CachingLoader(SampleLoader):
         into: Images | None,
     ) -> LoadOne:
         seed, generation = self._seed_of_parts(request), self._generations(request)
-        early = counter_rng.uniforms(seed, request.ids, generation, count=split.early)
         # The numbers of both parts are those of the unsplit pipeline: split or not, a sample is the same.
-        late = counter_rng.uniforms(request.seed, request.ids, request.turns, count=split.uniforms)
+        late = compiled_rng.uniforms(request.seed, request.ids, request.turns, split.uniforms)
         late = late[:, split.early :]
+
+        @cache_result
+        def early() -> NDArray[np.float64]:
+            return compiled_rng.uniforms(seed, request.ids, generation, split.early)
+
         cache, draws_nothing = self._cache, not self._generators
 
         def load_one(row: int) -> Sample:
@@ -127,7 +137,7 @@ class CachingLoader(SampleLoader):
                     image = split.finish(index, _writable(found.value), late[row], out)
                     if found.still_there():
                         return label if into is not None else (image, label)
-            compute = lambda: split.partial(index, early[row])  # noqa: E731
+            compute = lambda: split.partial(index, early()[row])  # noqa: E731
             partial = self._partial(row, ids[row], generations[row], compute, missing=draws_nothing)
             image = split.finish(index, partial, late[row], out)
             return label if into is not None else (image, label)

@@ -51,7 +51,7 @@ class WorkSplitter:
         ]
 
     def _part_size(self, rows: int, batches: int) -> int:
-        if self._sample_seconds is None:
+        if self._sample_seconds is None or self.workers == 1:  # One worker holds up nobody else.
             return -(-rows // self.workers)
         evenly = -(-rows // (self.workers * _PARTS_PER_WORKER))
         busy = max(_WORTHWHILE_SECONDS, _SECONDS_PER_WORKER * self.workers)

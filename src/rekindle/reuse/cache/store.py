@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -234,6 +235,13 @@ class Store:
         if value is not None:
             self._counters.add(MISSES, -1)  # It was counted when it was missing.
         return value
+
+    def order_of(self, ids: Sequence[int], generations: Sequence[int]) -> Iterable[int]:
+        """The rows of a request, in the order in which to load them: what others compute now comes last."""
+        if self._members.joined < 2:
+            return range(len(ids))
+        parts = [(self._kept.row(index, one), one) for index, one in zip(ids, generations, strict=True)]
+        return self._claims.order_of(parts, self._state.member)
 
     def release(self, index: int, generation: int) -> None:
         """Let others compute a value that was claimed: it is in the cache, or could not be computed."""
