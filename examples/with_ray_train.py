@@ -3,8 +3,8 @@
     pip install 'rekindle[ray]' 'ray[train]'
     python examples/with_ray_train.py            # on this machine; with RAY_ADDRESS set, on a cluster
 
-Each rank has its own half of every epoch. The actors are found by their name; they use CPUs that the trainer
-leaves free.
+Each rank has its own half of every epoch (`shard="ranks"`). The actors are found by their name; they use CPUs
+that the trainer leaves free.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import torch
 from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 from torch import nn
-from torch.utils.data import DistributedSampler
 
 import rekindle as rk
 
@@ -41,11 +40,10 @@ def train(options: dict[str, int]) -> None:
     torch.manual_seed(0)
     data = Waves(options["samples"])
     actors = rk.Ray(workers=2, cpus=0.5, name="waves")
-    loader = rk.DataLoader(data, 32, sampler=DistributedSampler(data), seed=0, executor=actors)
+    loader = rk.DataLoader(data, 32, shuffle=True, seed=0, shard="ranks", executor=actors)
     model = prepare_model(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 2)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for epoch in range(options["epochs"]):
-        loader.set_epoch(epoch)
         seen, total = 0, 0.0
         for waves, kinds in loader:
             loss = nn.functional.cross_entropy(model(waves), kinds)

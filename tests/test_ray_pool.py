@@ -163,6 +163,28 @@ def test_what_a_sample_was_cached_for_is_found_where_it_was_computed(in_process)
     assert report.reuse.store.hits > report.reuse.store.misses
 
 
+def test_actors_of_a_node_share_a_cache_which_outlives_each_of_them(in_process, monkeypatch):
+    killed = []
+
+    def fate():
+        killed.append(len(killed) in (30, 50))
+        return "killed" if killed[-1] else "answer"
+
+    in_process(fate)
+    monkeypatch.setattr(actor, "this_node", lambda: "the only node")
+    options = {"batch_size": 8, "shuffle": True, "final_transform": with_noise}
+    options["reuse"] = rk.Refurbish(factor=4, memory="8MB")
+    expected, _ = load(Mixed(40), epochs=5, **options)
+    found, report = load(Mixed(40), epochs=5, executor=rk.Ray(workers=3), **options)
+    assert same(found, expected)
+    assert sum(killed) == 2
+    assert report.replaced_workers == 2
+    assert report.reuse.fresh_share == report.reuse.planned_share  # Nothing was computed again.
+    store = report.reuse.store
+    assert (store.entries, store.capacity) == (40, pytest.approx(8e6, rel=0.01))
+    assert store.from_others > 0
+
+
 def test_what_is_late_is_loaded_by_another_actor(in_process):
     stuck = []
 

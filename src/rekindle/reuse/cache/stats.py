@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ class StoreStats:
     errors: int
     from_others: int  # of the hits: of values that another rank or job has computed
     seconds: float  # spent on computing values that were missing, as reported by `note_seconds`
+
+    def without_content(self) -> StoreStats:
+        """How it was used, for who shares a store whose content is counted elsewhere."""
+        return replace(self, entries=0, nbytes=0, capacity=None if self.capacity is None else 0)
 
 
 def total(stats: Iterable[StoreStats]) -> StoreStats:

@@ -30,10 +30,11 @@ from rekindle.run.worker_info import RecordingWorkerInfo, seed_worker, stack_wit
 
 
 class Started(NamedTuple):
-    """Where an actor runs, or why it cannot load anything."""
+    """Where an actor runs, or why it cannot load anything; `cache` names the one that its node shares."""
 
     node: str
     pid: int
+    cache: str = ""
     failure: WorkerException | None = None
 
 
@@ -145,11 +146,12 @@ class LoadingActor:
                 )
             self._last = loader
             cache = self._caches.setdefault(loader, ActorCache())
-            self._served[loader] = _Served(cache.fill_in(sent.job(), recipe), self._number, base_seed)
+            job = cache.fill_in(sent.job(), recipe, node)
+            self._served[loader] = _Served(job, self._number, base_seed)
         except Exception as error:
             failure = worker_exception(error, f"in DataLoader Ray actor {self._number} on node {node}")
             return where._replace(failure=failure)
-        return where
+        return where._replace(cache=cache.name)
 
     def load(self, loader: str, unit: Unit) -> Loaded:
         """Load a request of a loader."""

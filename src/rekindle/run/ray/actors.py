@@ -64,13 +64,14 @@ class Actors:
         return ray.remote(LoadingActor).options(**options).remote(number, installed_version())
 
     def cache_recipe(self, store: Store | None) -> CacheRecipe | None:
-        """The cache that each actor is to have in the place of a store; the same for the same store."""
+        """The cache that each node is to have in the place of a store; the same for the same store."""
         if store is None:
             return None
         if store is not self._store:
             self._store, self._stores = store, self._stores + 1
         nodes = sum(node["Alive"] for node in self.ray.nodes())
-        return CacheRecipe(self._stores, store.arguments, -(-self.settings.workers // max(nodes, 1)))
+        each = -(-self.settings.workers // max(nodes, 1))
+        return CacheRecipe(self.loader, self._stores, store.arguments, each)
 
     def started(self, number: int, pid: int) -> None:
         """Note the process of an actor that is up."""

@@ -230,6 +230,7 @@ class RayPool:
             return
         self._nodes[call.number] = started.node
         self._failed_starts[call.number], self._waiting_since = 0, None
+        self._schedule.groups[call.number] = started.cache or call.number
         self._schedule.up.add(call.number)
         self._actors.started(call.number, started.pid)
 
@@ -238,7 +239,9 @@ class RayPool:
         self._pace.note(seconds, len(request.rows), spent.load_seconds, spent.samples)
         self._events += [(number, message) for message in loaded.others if isinstance(message, CopyChecked)]
         if self._store is not None and loaded.cache is not None:
-            self._store.elsewhere[f"{self._actors.loader}-{number}"] = loaded.cache
+            is_counted = self._schedule.is_first_of_group(number)
+            counted = loaded.cache if is_counted else loaded.cache.without_content()
+            self._store.elsewhere[f"{self._actors.loader}-{number}"] = counted
         unit = request.unit
         if request.done or unit.cancelled:
             return

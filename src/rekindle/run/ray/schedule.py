@@ -29,6 +29,11 @@ class Schedule:
         self._anyone: deque[Request] = deque()
         self._at_home: list[deque[Request]] = [deque() for _ in range(size)]
 
+    def is_first_of_group(self, number: int) -> bool:
+        """Whether no actor with a lower number that is up shares the cache."""
+        group = self.groups.get(number, number)
+        return not any(self.groups.get(other, other) == group for other in self.up if other < number)
+
     def add(self, request: Request, *, first: bool = False) -> None:
         """Have a request wait; `first`: before all others."""
         queue = self._anyone if request.home is None else self._at_home[request.home]
