@@ -52,7 +52,7 @@ def _share(kind: str) -> float:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     method = rk.Buckets(warmup=1, rate=0.0)
     loader = rk.DataLoader(TensorDataset(images, labels), BATCH_SIZE, shuffle=True, seed=0, importance=method)
-    adaptive: Any = loader._importance
+    adaptive: Any = loader._parts.importance
     step_seconds, feedback_seconds, choosing_seconds = [], [], []
     planned = adaptive.choose
 

@@ -167,7 +167,7 @@ def test_a_copy_of_a_loader_continues_alike(mode):
     served(loader, 2)
     copy = pickle.loads(pickle.dumps(loader))
     assert served(copy, 2) == served(loader, 2)
-    assert copy._importance.duplicates is copy._reuse.redundant
+    assert copy._parts.importance.duplicates is copy._parts.reuse.redundant
 
 
 def test_remove_has_one_of_each_group_and_the_length_follows():

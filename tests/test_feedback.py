@@ -29,7 +29,7 @@ def scores_after(loader, report):
     """The scores after an epoch in which `report` was called with each batch."""
     for inputs, _ in loader:
         report(loader, inputs.long())
-    return loader._importance.scores
+    return loader._parts.importance.scores
 
 
 def test_losses_arrive_at_their_samples():
@@ -99,7 +99,7 @@ def test_a_report_holds_no_graph_alive():
     weight = torch.ones((), requires_grad=True)
     next(iter(loader))
     loader.feedback(losses=LOSSES[:10] * weight)
-    assert not loader._importance.intake.feedback._reports[0].values.requires_grad
+    assert not loader._parts.importance.intake.feedback._reports[0].values.requires_grad
 
 
 def test_a_batch_may_be_reported_in_pieces():
@@ -162,7 +162,7 @@ def test_a_substitutes_feedback_is_its_own_and_a_bad_sample_keeps_its_score():
         )  # fmt: skip
         for rows in loader:
             loader.feedback(LOSSES[rows])
-        scores = loader._importance.scores
+        scores = loader._parts.importance.scores
         assert np.flatnonzero(~scores.known).tolist() == [13]
         assert scores.loss[scores.known] == pytest.approx(LOSSES.numpy()[scores.known])
 
@@ -251,7 +251,7 @@ def test_a_report_waits_for_no_device(ids):
     logits, targets = torch.empty(10, CLASSES, device="meta"), torch.empty(10, device="meta")
     loader.feedback(logits=logits, targets=targets, ids=ids)
     with pytest.raises(NotImplementedError, match="meta"):
-        loader._importance.intake.feedback.take()
+        loader._parts.importance.intake.feedback.take()
 
 
 def test_feedback_takes_as_many_calls_for_many_samples_as_for_few():

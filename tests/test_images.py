@@ -161,7 +161,7 @@ def test_corrupt_images_are_skipped_alike_by_every_executor(broken: Path, on_err
     found = {}
     for way in ("inline", "2 threads", "4 threads", "2 processes"):
         loader = load(dataset, on_error=on_error, error_budget=0.2, **WAYS[way])
-        found[way] = epochs(loader), [bad.id for bad in loader._bad_samples.found]
+        found[way] = epochs(loader), [bad.id for bad in loader._parts.bad_samples.found]
     batches, bad = found["inline"]
     # Stand-ins may be bad as well, so there can be more than two an epoch.
     assert {dataset.samples[id_][0][-7:] for id_ in bad} == {"007.jpg", "016.jpg"}

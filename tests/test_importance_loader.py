@@ -160,13 +160,13 @@ def test_a_killed_worker_changes_no_score_and_no_choice(tmp_path, references):
 
 def test_scores_tell_the_age_of_the_view_that_they_were_measured_on():
     loader = make_loader(rk.Uniform())
-    loader._importance.scores.turns[:] = 5
+    loader._parts.importance.scores.turns[:] = 5
     plan = plan_epoch(size=SIZE, epoch=6, seed=0, shuffle=False, batch_size=8, drop_last=False)
     order = next(iter(planned_orders(plan)))._replace(generations=4 - np.arange(8) % 3)
-    loader._importance.report_feedback(
+    loader._parts.importance.report_feedback(
         yielded(CollatedBatch(order, order.ids, None, bad=[2])), torch.ones(7), None, None, None
     )
-    taken = loader._importance.intake.feedback.take()
+    taken = loader._parts.importance.intake.feedback.take()
     assert taken.ids.tolist() == [0, 1, 3, 4, 5, 6, 7]
     assert taken.age.tolist() == [0, 1, 0, 1, 2, 0, 1]
 
@@ -216,7 +216,7 @@ def test_what_is_cached_ages_by_uses_and_not_by_epochs():
     assert recomputed <= len(COMPUTED) <= recomputed + 8 + 12
     uses = sum(map(len, fresh.values())) - SIZE
     assert recomputed - SIZE == uses // 2, "of all uses after the first, every other one recomputes"
-    assert {0, 1} <= set(loader._importance.scores.age.tolist()) <= {0, 1, 2}
+    assert {0, 1} <= set(loader._parts.importance.scores.age.tolist()) <= {0, 1, 2}
 
 
 def test_refurbished_and_chosen_samples_resume_exactly():
@@ -365,7 +365,7 @@ def test_the_optional_parts_of_an_object_that_is_no_subclass_are_used():
                 assert rows[0] == epoch + 1
             assert loader.batch.weights.mean() == pytest.approx(1)
     assert loader.report().importance["epochs planned"] == 3
-    loads = loader._importance.scores.loads
+    loads = loader._parts.importance.scores.loads
     assert loads.sum() == SIZE - 2, "timed in epoch 1 alone"
     resumed = make_loader(Counting(), shuffle=False)
     resumed.load_state_dict(loader.state_dict())

@@ -47,7 +47,7 @@ def run(dataset, epochs=2, collate_fn=lambda samples: len(samples), **arguments)
     for _ in range(epochs):
         for _ in loader:
             pass
-    scores = loader._importance.scores
+    scores = loader._parts.importance.scores
     loader.close()
     return scores
 
@@ -132,8 +132,8 @@ def test_load_times_are_in_the_state(exact):
     for one in (loader, resumed):
         for _ in iterator if one is loader else resumed:
             step(one)
-    assert np.array_equal(loader._importance.scores.loads, resumed._importance.scores.loads)
-    waiting = loader._importance.method.waiting
+    assert np.array_equal(loader._parts.importance.scores.loads, resumed._parts.importance.scores.loads)
+    waiting = loader._parts.importance.method.waiting
     assert waiting.sum() == 10
     # All losses are the same: what is slow to load goes first.
     assert waiting[::3].sum() >= 6

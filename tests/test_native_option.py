@@ -78,7 +78,7 @@ def test_auto_logs_one_line_of_what_it_did(folder: Any, caplog: pytest.LogCaptur
 def test_a_dataset_that_is_native_already_stays_as_it_is(folder: Any) -> None:
     ours = rk.native(folder)
     assert rk.native(ours) is ours
-    assert rk.DataLoader(ours, native=True)._reuse.dataset is ours
+    assert rk.DataLoader(ours, native=True)._parts.reuse.dataset is ours
 
 
 @pytest.mark.parametrize("dataset", [range(6), [1.5, 2.5], torch.utils.data.TensorDataset(torch.zeros(4))])
@@ -194,7 +194,7 @@ def test_what_was_cached_of_a_changed_dataset_is_not_used(tmp_path: Path) -> Non
     after = next(iter(loader))
     assert (after[0][7] == 0).all()
     assert torch.equal(after[0][8], before[0][8])
-    assert "Resize" in repr(loader._reuse.dataset.transform)
+    assert "Resize" in repr(loader._parts.reuse.dataset.transform)
 
 
 @pytest.mark.parametrize("way", ["inline", "2 processes"])
@@ -268,7 +268,7 @@ def test_a_loader_resumes_and_is_copied(folder: Any) -> None:
 
 
 def test_spawned_workers_do_not_get_the_original(folder: Any) -> None:
-    translated = rk.DataLoader(folder, native=True)._reuse.dataset
+    translated = rk.DataLoader(folder, native=True)._parts.reuse.dataset
     sent = pickle.loads(pickle.dumps(translated))
     assert sent.original is None
     assert torch.equal(sent[3][0], translated[3][0])
@@ -276,12 +276,12 @@ def test_spawned_workers_do_not_get_the_original(folder: Any) -> None:
 
 def test_the_cache_on_disk_is_of_the_files_as_they_are(folder: Any, tmp_path: Path) -> None:
     loader = rk.DataLoader(folder, native=True)
-    before = loader._reuse.dataset.fingerprint
-    assert before == rk.DataLoader(folder, native=True)._reuse.dataset.fingerprint
+    before = loader._parts.reuse.dataset.fingerprint
+    assert before == rk.DataLoader(folder, native=True)._parts.reuse.dataset.fingerprint
     first = Path(folder.samples[0][0])
     first.write_bytes(Path(folder.samples[1][0]).read_bytes())
-    assert before != rk.DataLoader(folder, native=True)._reuse.dataset.fingerprint
+    assert before != rk.DataLoader(folder, native=True)._parts.reuse.dataset.fingerprint
     part = Subset(folder, np.arange(4).tolist())
-    one = rk.DataLoader(part, native=True)._reuse.dataset.fingerprint
+    one = rk.DataLoader(part, native=True)._parts.reuse.dataset.fingerprint
     part.indices[0] = 5
-    assert one != rk.DataLoader(part, native=True)._reuse.dataset.fingerprint
+    assert one != rk.DataLoader(part, native=True)._parts.reuse.dataset.fingerprint

@@ -90,7 +90,7 @@ def run_rank(rank):
         if rank == 0:  # A progress bar, say: asking for the length must not wait for other ranks.
             assert len(loader) == 7
         epochs = train(loader, rank)
-        scores = loader._importance.scores
+        scores = loader._parts.importance.scores
         arrays = {field: getattr(scores, field) for field in ("loss", "epoch", "count")}
         resumed = make_loader(method)
         resumed.load_state_dict(loader.state_dict())

@@ -28,7 +28,7 @@ def nodes():
 
 def actors_of(loader):
     """The processes of a loader's actors that are up."""
-    return loader._actors.pids()
+    return loader._parts.actors.pids()
 
 
 def epochs(loader):

@@ -95,7 +95,7 @@ def test_only_what_is_loaded_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
         for _ in loader:
             pass
-    scores = loader._importance.scores
+    scores = loader._parts.importance.scores
     np.testing.assert_array_equal(scores.load_seconds, np.float32(0.25))
     assert scores.loads.min() >= 2
     assert scores.loads.max() <= 3

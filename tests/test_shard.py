@@ -275,7 +275,7 @@ def _leave_early(rank):
             seen.append(ids.tolist())
             if rank == 1 and epoch == 1 and step == 2:
                 break
-    return len(loader), np.sort(loader._importance.choice.ids).tolist()
+    return len(loader), np.sort(loader._parts.importance.choice.ids).tolist()
 
 
 def test_a_rank_that_leaves_an_epoch_early_goes_on_to_the_next():

@@ -8,7 +8,7 @@ if __name__ == "__main__":
     loader = rk.DataLoader(range(1000), 8, executor=rk.Ray(workers=2))
     batches = iter(loader)
     next(batches)
-    while len(loader._actors.pids()) < 2:
+    while len(loader._parts.actors.pids()) < 2:
         next(batches)
-    print(*loader._actors.pids(), flush=True)
+    print(*loader._parts.actors.pids(), flush=True)
     time.sleep(600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Sized
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.importance import name_of
@@ -16,6 +16,9 @@ from rekindle.reuse import Echo, Refurbish
 from rekindle.reuse.cache.memory_budget import Memory, checked_memory
 from rekindle.run.ray.settings import Ray, check_installed
 from rekindle.run.stream_reader import is_stateful
+
+if TYPE_CHECKING:
+    from rekindle.loader.dataloader import DataLoader
 
 # The arguments that torch's loader does not have.
 OWN = (
@@ -144,9 +147,14 @@ def check_importance(method: object, order: LoaderOrder, reuse: object) -> None:
         )
 
 
-def check_features(loader: Any, order: LoaderOrder, *, stacklevel: int) -> None:
-    """ArgumentError unless what a loader is to reuse, choose and leave out goes with this order."""
-    put_in = loader._order_given.is_planned and order.kind is OrderKind.SAMPLER
+def check_features(
+    loader: DataLoader[object], order: LoaderOrder, given: OrderKind, *, stacklevel: int
+) -> None:
+    """ArgumentError unless what a loader is to reuse, choose and leave out goes with this order.
+
+    `given` is the kind of order that its arguments ask for.
+    """
+    put_in = given.is_planned and order.kind is OrderKind.SAMPLER
     own_batches = loader._auto_collation and (put_in or loader.batch_size is None)
     check_reuse(
         loader.reuse,

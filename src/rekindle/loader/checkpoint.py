@@ -30,7 +30,7 @@ State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionari
 Identity: TypeAlias = dict[str, int | str | None]
 
 
-def identity(settings: LoaderSettings, importance: str) -> Identity:
+def identity(settings: LoaderSettings) -> Identity:
     """What a state must agree with to be loaded into a loader with these settings."""
     try:
         size = len(settings.dataset) if isinstance(settings.dataset, Sized) else -1
@@ -44,7 +44,7 @@ def identity(settings: LoaderSettings, importance: str) -> Identity:
         "order": settings.order.value,
         "native": settings.reuse.is_native,  # Other decoders and steps draw other numbers.
         **settings.reuse.identity(),
-        "importance": importance,
+        "importance": "" if settings.importance is None else settings.importance.name,
     }
     if settings.order is OrderKind.ITERABLE:  # Each worker has its own part of the dataset.
         # A Hugging Face stream shuffles otherwise without workers than with one.

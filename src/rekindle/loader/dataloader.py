@@ -6,39 +6,37 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from inspect import signature
+from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, default_collate
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
-from rekindle.choose import OrderKind, Redundancy, batches_per_epoch
+from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.agreement import agree
 from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_state
-from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.seeding import before_an_epoch
-from rekindle.core.counters import Counters
 from rekindle.core.samples import Batch, Sample
 from rekindle.loader import accelerate, arguments, checkpoint, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
-from rekindle.loader.native_option import Native, dataset_to_load
+from rekindle.loader.native_option import Native
+from rekindle.loader.ordering import Ordering
+from rekindle.loader.parts import LoaderParts
 from rekindle.loader.representation import represent
 from rekindle.loader.resuming import resumed
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
-from rekindle.reuse.session import ReuseSession
-from rekindle.run import BadSamples, Executor, OnError
+from rekindle.run import Executor, OnError
 from rekindle.run.hugging_face import epoch_of, follow_epoch, is_hugging_face
-from rekindle.run.ray.actors import actors_of
 from rekindle.run.ray.settings import Ray
 from rekindle.ship import BatchInfo, yielded
-from rekindle.ship.device_options import Placement
 from rekindle.tune import Report
 
 Sample_co = TypeVar("Sample_co", covariant=True)
@@ -100,7 +98,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: object = None,
+        multiprocessing_context: str | BaseContext | None = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,
@@ -130,52 +128,31 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             prefetch_factor=prefetch_factor, persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
-        is_iterable = isinstance(dataset, IterableDataset)
-        follows_sampler = not (sampler is None and batch_sampler is None and generator is None)
-        self._order_given = arguments.order_kind(is_iterable, follows_sampler, bool(shuffle))
-        self._own_sampler: tuple[object, object] | None = None
-        self.shard, self._shard = shard, sharding.shard_given(shard)
-        self._plans = not (reuse is None and importance is None and redundancy is None)
-        if self._shard is None and not (importance is None and redundancy is None):
-            self._shard = sharding.implied_shard(self._order.kind)
-        order = self._order
-        arguments.check(seed, executor, on_error, error_budget, order.kind)
-        sharding.check_shard(self, order, self._shard, can_split=is_hugging_face(dataset))
-        sharding.check_seed(order.shard, seed)
-        self._seed_is_given = seed is not None
-        self.seed = sharding.agreed_seed(order) if seed is None else seed
-        if self._order_given is OrderKind.SHUFFLED and seed is not None:
-            # Not for a seed that was drawn: each of several processes has drawn another.
-            show_order(self, seed)
-        if not is_iterable:
-            self._own_sampler = self._index_sampler, self.sampler
-        self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
         self.on_error, self.error_budget = on_error, error_budget
         self.reuse, self.final_transform, self.memory = reuse, final_transform, memory
         self.device, self.batch_transform = device, batch_transform
-        self.importance, self.redundancy, self.native = importance, redundancy, native
-        arguments.check_features(self, order, stacklevel=2)
+        self.importance, self.redundancy, self.native, self.shard = importance, redundancy, native, shard
+        follows_sampler = not (sampler is None and batch_sampler is None and generator is None)
+        kind = arguments.order_kind(isinstance(dataset, IterableDataset), follows_sampler, bool(shuffle))
+        chooses = not (importance is None and redundancy is None)
+        self._ordering = Ordering(kind, sharding.shard_given(shard), plans=chooses or reuse is not None)
+        if self._ordering.shard is None and chooses:
+            self._ordering = self._ordering._replace(shard=sharding.implied_shard(self._order.kind))
+        order = self._order
+        arguments.check(seed, executor, on_error, error_budget, order.kind)
+        sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(dataset))
+        sharding.check_seed(order.shard, seed)
+        self._seed_is_given = seed is not None
+        self.seed = sharding.agreed_seed(order) if seed is None else seed
+        if kind is OrderKind.SHUFFLED and seed is not None:
+            # Not for a seed that was drawn: each of several processes has drawn another.
+            show_order(self, seed)
+        self._ordering = self._ordering.with_samplers_of(self)
+        self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
+        arguments.check_features(self, order, self._ordering.given, stacklevel=2)
         arguments.check_memory(memory, reuse)
-        to_load = self._dataset_to_load = sharding.split(dataset_to_load(dataset, native), order.shard)
-        self._reuse = ReuseSession(to_load, reuse, final_transform, memory, self.seed, redundancy)
-        self._reuse.order_by(order.seed)
-        as_given = self.collate_fn is default_collate and final_transform is None
-        by_rows = self._auto_collation and as_given and not is_iterable
-        reuses = final_transform is not None or self._reuse.keeps_account
-        self._placement = Placement.of(
-            to_load, device, batch_transform, batched=self._auto_collation, by_rows=by_rows, reuses=reuses
-        )
-        self._counters = Counters()
-        self._bad_samples = BadSamples(on_error, error_budget, keep_steps=sharding.keeps_steps(order))
-        self._importance: ImportanceSession | None = None
-        if importance is not None:
-            size: int = len(dataset)  # type: ignore[arg-type]
-            shuffled = order.kind is OrderKind.SHUFFLED
-            refresh = self._reuse.planning.refresh_by_use(shuffled, order.batch_size or 1, order.drop_last)
-            self._importance = ImportanceSession(
-                importance, size, self.seed, self._counters, self._reuse.redundant, refresh, order.shard
-            )
-        self._progress, self._epochs, self._actors = Progress(), Epochs(), actors_of(executor)
+        self._parts = LoaderParts.of(self, order)
+        self._progress, self._epochs = Progress(), Epochs()
         self._order_checked, self._agreed = order, False
         self._close_with_the_loader()
         accelerate.install()
@@ -187,14 +164,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _close_with_the_loader(self) -> None:
         weakref.finalize(self, self._epochs.close_idle)
-        if self._actors is not None:
-            weakref.finalize(self, self._actors.close)
-        weakref.finalize(self, self._reuse.close)
+        if self._parts.actors is not None:
+            weakref.finalize(self, self._parts.actors.close)
+        weakref.finalize(self, self._parts.reuse.close)
 
     @property
     def _order(self) -> LoaderOrder:
         """Who decides the order, for which rank and in which batches."""
-        return sharding.order_of(self, self._order_given, self._own_sampler, self._shard, plans=self._plans)
+        return self._ordering.now(self)
 
     # What a training script uses.
 
@@ -213,7 +190,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             self._follow(order)
         self._agree(order)
         if order.kind is OrderKind.ITERABLE and order.shard is not None:
-            self._dataset_to_load.set_epoch(epoch_of(self.dataset))  # A part of a stream is one of its own.
+            self._parts.to_load.set_epoch(epoch_of(self.dataset))  # A part of a stream is one of its own.
         position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
         return self._epochs.start(self._settings(), position, self._progress, self)
 
@@ -224,7 +201,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         that of an iterable dataset. A loader that stands within this epoch (`load_state_dict`) goes on there.
         """
         arguments.check_epoch(epoch)
-        is_iterable = self._order_given is OrderKind.ITERABLE
+        is_iterable = self._ordering.given is OrderKind.ITERABLE
         follows: Any = self.dataset if is_iterable else epoch_sampler(self._sampler_to_set)
         if callable(getattr(follows, "set_epoch", None)):
             follows.set_epoch(epoch)
@@ -233,17 +210,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     @property
     def _sampler_to_set(self) -> object:
         """The sampler whose `set_epoch` counts, or one that it is within."""
-        return None if self._order_given is OrderKind.ITERABLE else self._index_sampler
+        return None if self._ordering.given is OrderKind.ITERABLE else self._index_sampler
 
     def _follow(self, order: LoaderOrder) -> None:
         """Take over an order that was put in the place of the one before: a sampler of a framework, say."""
-        sharding.check_shard(self, order, self._shard, can_split=is_hugging_face(self.dataset))
-        arguments.check_features(self, order, stacklevel=4)
-        self._reuse.order_by(order.seed)
-        self._bad_samples.keep_steps = sharding.keeps_steps(order)
+        sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(self.dataset))
+        arguments.check_features(self, order, self._ordering.given, stacklevel=4)
+        self._parts.follow(order)
         self._order_checked, self._agreed = order, False
-        if self._importance is not None:
-            self._importance.shard = order.shard
 
     def _agree(self, order: LoaderOrder) -> None:
         """Make sure, before a loader's first batch, that all ranks load the same thing."""
@@ -280,11 +254,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
                 reported in pieces, in order, as gradient accumulation has them.
 
         """
-        if self._importance is not None:
-            last = self._progress.last
-            self._importance.report_feedback(
-                None if last is None else yielded(last), losses, logits, targets, ids
-            )
+        importance, last = self._parts.importance, self._progress.last
+        if importance is not None:
+            importance.report_feedback(None if last is None else yielded(last), losses, logits, targets, ids)
 
     def close(self) -> None:
         """End the workers now and not when the loader goes; an epoch that goes on ends with them.
@@ -292,8 +264,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         The loader can be used again afterwards: the next epoch starts new workers.
         """
         self._epochs.close()
-        if self._actors is not None:
-            self._actors.close()
+        if self._parts.actors is not None:
+            self._parts.actors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -305,34 +277,16 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def report(self) -> Report:
         """Where the time went, since this loader was made."""
-        importance, redundant = self._importance, self._reuse.redundant
-        return Report.of(
-            self._counters,
-            workers=self.num_workers,
-            executor=self._settings().chosen_executor,
-            threads=self._settings().threads,
-            bad_samples=self._bad_samples.found,
-            reuse=self._reuse.report(self._epochs.next_epoch),
-            importance=None if importance is None else importance.summary(),
-            redundancy=None if redundant is None else redundant.summary(),
-        )
+        return self._settings().report(self._epochs.next_epoch)
 
     def __len__(self) -> int:
         """How many batches this epoch has, of this rank; between two epochs, the next one."""
         order = self._order
-        if self._importance is not None:
-            choice = self._importance.choice or self._importance.choose(self._progress.position.epoch)
-            return choice.steps(order.batch_size or 1, order.drop_last)
-        plain = super().__len__()
-        if not self._plans and order.shard is None:
-            return plain
-        given: Any = self.dataset if order.kind is OrderKind.ITERABLE else self.sampler
-        samples = len(given) if self._auto_collation else plain
-        batch_size, drop_last, shard = order.batch_size or 1, order.drop_last, order.shard
-        if order.kind.is_planned and shard is not None:
-            samples = shard.share(len(self.dataset))  # type: ignore[arg-type]
-            plain = batches_per_epoch(samples, batch_size, drop_last)
-        return self._reuse.planning.steps(plain, samples, batch_size, drop_last, order.layout.world)
+        chosen = self._parts.chosen_steps(order, self._progress.position.epoch)
+        if chosen is not None:
+            return chosen
+        plain, is_plain = super().__len__(), not self._ordering.plans and order.shard is None
+        return plain if is_plain else self._parts.planned_steps(self, order, plain)
 
     def __repr__(self) -> str:
         return represent(self, self._order.kind, self._given_prefetch, signature(DataLoader.__init__))
@@ -341,19 +295,19 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
-        position, requested = self._progress.position, self._epochs.requested
-        if not position.begun and requested not in (None, position.epoch):
-            position = Position(requested)
+        position = self._progress.position
+        if not position.begun:
+            position = self._epochs.asked_for(position)
         if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
             position = before_an_epoch(position, self._order.kind, self._index_sampler, self.generator)
         if isinstance(self.reuse, Echo) and position.epoch > 0 and self._settings().keeps_datasets:
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
-        found = self._bad_samples.found
+        found = self._parts.bad_samples.found
         seen = found[: len(found) - self._progress.unseen_bad]
         layout = None if self._order.shard is None and position.start is None else self._order.layout
         saved = checkpoint.save(self._identity(), position, seen, layout)
-        if self._importance is not None:
-            saved["importance_state"] = session_state.save(self._importance)
+        if self._parts.importance is not None:
+            saved["importance_state"] = session_state.save(self._parts.importance)
         if is_hugging_face(self.dataset):
             saved["dataset_epoch"] = epoch_of(self.dataset)
         return saved
@@ -369,40 +323,26 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             identity["seed"] = checkpoint.seed_of(saved)
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
             # What was decided by measuring stays decided.
-            identity["split"] = checkpoint.split_of(saved, self._reuse.last_split)
-        position, found, self._importance = resumed(
-            saved, identity, self._settings(), self._order, self._dataset_to_load
+            identity["split"] = checkpoint.split_of(saved, self._parts.reuse.last_split)
+        parts = self._parts
+        position, found, parts.importance = resumed(
+            saved, identity, self._settings(), self._order, parts.to_load
         )
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
-        self._bad_samples = replace(self._bad_samples, found=found)
+        parts.bad_samples = replace(parts.bad_samples, found=found)
         self.seed, self._agreed = identity["seed"], False
         self._epochs.next_epoch, self._epochs.requested = position.epoch, None
         self.close()
-        self._reuse.resume(self.seed, identity["split"])
+        parts.reuse.resume(self.seed, identity["split"])
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""
-        return checkpoint.identity(self._settings(), self._importance.name if self._importance else "")
+        return checkpoint.identity(self._settings())
 
     def _settings(self) -> LoaderSettings:
         """The arguments as they are now: torch lets scripts change most of them between epochs."""
-        order = self._order
-        return LoaderSettings.of(
-            self,
-            order=order,
-            index_sampler=None if order.kind is OrderKind.ITERABLE else self._index_sampler,
-            batched=self._auto_collation,
-            executor=self.executor,
-            prefetch_factor=self._given_prefetch,
-            seed=self.seed,
-            reuse=self._reuse,
-            importance=self._importance,
-            device=self._placement,
-            bad_samples=self._bad_samples,
-            counters=self._counters,
-            actors=self._actors,
-        )
+        return LoaderSettings.of(self, self._order, self._parts, prefetch_factor=self._given_prefetch)
 
     @property
     def _given_prefetch(self) -> int | None:
@@ -425,26 +365,15 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     # A copy or a pickle of a loader has no workers, and begins with the next epoch.
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = dict(self.__dict__)
-        del kept["_epochs"], kept["_reuse"], kept["_actors"]
-        position = self._progress.position
-        if self._epochs.requested not in (None, position.epoch):
-            position = Position(self._epochs.requested)
-        kept["_progress"] = Progress(Position(self._epochs.next_epoch) if position.begun else position)
-        kept["_counters"] = Counters()
-        if self._importance is not None:
-            kept["_importance"] = self._importance.copied(kept["_counters"])
-        kept["_bad_samples"] = replace(self._bad_samples, found=list(self._bad_samples.found))
+        position = self._epochs.asked_for(self._progress.position)
+        if position.begun:
+            position = Position(self._epochs.next_epoch)
+        kept = {**self.__dict__, "_parts": self._parts.kept(), "_progress": Progress(position)}
+        del kept["_epochs"]
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept, _epochs=Epochs(), _actors=actors_of(kept["executor"]))
+        self.__dict__.update(kept, _epochs=Epochs())
         self._epochs.next_epoch = self._progress.position.epoch
-        self._dataset_to_load = sharding.split(dataset_to_load(self.dataset, self.native), self._order.shard)
-        self._reuse = ReuseSession(
-            self._dataset_to_load, self.reuse, self.final_transform, self.memory, self.seed, self.redundancy
-        )
-        self._reuse.order_by(self._order.seed)
-        if self._importance is not None:
-            self._importance.duplicates = self._reuse.redundant
+        self._parts = LoaderParts.again(self, self._order, kept["_parts"])
         self._close_with_the_loader()

@@ -103,6 +103,11 @@ class Epochs:
             return Position(self.next_epoch if wanted is None else wanted)
         return position if wanted in (None, position.epoch) else Position(wanted)
 
+    def asked_for(self, position: Position) -> Position:
+        """A position, or the beginning of another epoch that `set_epoch` has made the next one."""
+        requested = self.requested
+        return position if requested in (None, position.epoch) else Position(requested)
+
     def _begin_again(
         self,
         settings: LoaderSettings,

@@ -6,10 +6,9 @@ import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.data
 
 from rekindle.choose import OrderKind
 from rekindle.choose.importance.session import ImportanceSession
@@ -17,6 +16,7 @@ from rekindle.choose.shard import Shard
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Collate, Index
+from rekindle.loader.parts import LoaderParts
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
@@ -24,6 +24,10 @@ from rekindle.run.ray.actors import Actors
 from rekindle.run.runner import ChosenExecutor
 from rekindle.run.threads_per_process import threads_per_process
 from rekindle.ship.device_options import Placement
+from rekindle.tune import Report
+
+if TYPE_CHECKING:
+    from rekindle.loader.dataloader import DataLoader
 
 
 @dataclass(frozen=True)
@@ -60,32 +64,23 @@ class LoaderSettings:
     @classmethod
     def of(
         cls,
-        loader: torch.utils.data.DataLoader[object],
-        *,
+        loader: DataLoader[object],
         order: LoaderOrder,
-        index_sampler: Iterable[Index] | None,
-        batched: bool,
-        executor: Executor,
+        parts: LoaderParts,
+        *,
         prefetch_factor: int | None,
-        seed: int,
-        reuse: ReuseSession,
-        importance: ImportanceSession | None,
-        device: Placement,
-        bad_samples: BadSamples,
-        counters: Counters,
-        actors: Actors | None,
     ) -> LoaderSettings:
-        """These settings, and torch's arguments as they are now."""
+        """A loader's arguments as they are now, and its parts."""
         return cls(
             dataset=loader.dataset,
             order=order.kind,
-            index_sampler=index_sampler,
+            index_sampler=None if order.kind is OrderKind.ITERABLE else loader._index_sampler,
             batch_size=order.batch_size,
-            batched=batched,
+            batched=loader._auto_collation,
             drop_last=order.drop_last,
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
-            executor=executor,
+            executor=loader.executor,
             context=loader.multiprocessing_context,
             worker_init_fn=loader.worker_init_fn,
             prefetch_factor=prefetch_factor,
@@ -95,13 +90,13 @@ class LoaderSettings:
             pin_memory=loader.pin_memory,
             pin_memory_device=loader.pin_memory_device,
             generator=loader.generator,
-            seed=seed,
-            reuse=reuse,
-            importance=importance,
-            device=device,
-            bad_samples=bad_samples,
-            counters=counters,
-            actors=actors,
+            seed=loader.seed,
+            reuse=parts.reuse,
+            importance=parts.importance,
+            device=parts.placement,
+            bad_samples=parts.bad_samples,
+            counters=parts.counters,
+            actors=parts.actors,
             shard=order.shard,
         )
 
@@ -178,4 +173,18 @@ class LoaderSettings:
             watched=watched,
             threads=self.threads,
             actors=self.actors,
+        )
+
+    def report(self, epochs: int) -> Report:
+        """Where the time went in so many epochs."""
+        importance, redundant = self.importance, self.reuse.redundant
+        return Report.of(
+            self.counters,
+            workers=self.num_workers,
+            executor=self.chosen_executor,
+            threads=self.threads,
+            bad_samples=self.bad_samples.found,
+            reuse=self.reuse.report(epochs),
+            importance=None if importance is None else importance.summary(),
+            redundancy=None if redundant is None else redundant.summary(),
         )

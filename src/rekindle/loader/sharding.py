@@ -12,7 +12,6 @@ from torch.utils.data import BatchSampler
 from rekindle.choose import OrderKind
 from rekindle.choose.agreement import decided_by_first_rank, has_ranks
 from rekindle.choose.distributed import rank_and_world
-from rekindle.choose.partition import sharding_of
 from rekindle.choose.seeding import draw_seed
 from rekindle.choose.shard import EpochLayout, Shard
 from rekindle.errors import ArgumentError
@@ -64,46 +63,6 @@ class LoaderOrder(NamedTuple):
     def layout(self) -> EpochLayout:
         """What its epochs are made for."""
         return EpochLayout(1 if self.shard is None else self.shard.world, self.batch_size or 1)
-
-
-def order_of(
-    loader: torch.utils.data.DataLoader[object],
-    given: OrderKind,
-    own_sampler: tuple[object, object] | None,
-    shard: Shard | None,
-    *,
-    plans: bool,
-) -> LoaderOrder:
-    """Who decides the order now: a sampler too that was put in the place of our own, as torch allows.
-
-    With `plans`, the loader has something to plan, and a sampler that deals the dataset to ranks only says to
-    which: torch's DistributedSampler, and what Lightning and Accelerate put in its place.
-    """
-    kind = _kind(loader, given, own_sampler)
-    plain = LoaderOrder(kind, loader.batch_size, loader.drop_last, shard)
-    if kind is not OrderKind.SAMPLER or not (plans or shard is not None) or loader.generator is not None:
-        return plain
-    found = sharding_of(loader._index_sampler, len(loader.dataset))  # type: ignore[arg-type]
-    if found is None:
-        return plain
-    return LoaderOrder(
-        OrderKind.SHUFFLED if found.shuffle else OrderKind.SEQUENTIAL,
-        loader.batch_size if found.batch_size is None else found.batch_size,
-        loader.drop_last if found.batch_size is None else found.drop_last,
-        Shard(found.rank, found.world, found.drop_uneven),
-        found.seed,
-    )
-
-
-def _kind(
-    loader: torch.utils.data.DataLoader[object], given: OrderKind, own_sampler: tuple[object, object] | None
-) -> OrderKind:
-    if not given.is_planned or own_sampler is None:
-        return given
-    batcher = loader.batch_sampler
-    within = batcher.sampler if type(batcher) is BatchSampler else own_sampler[1]
-    is_own = loader._index_sampler is own_sampler[0] and within is own_sampler[1]
-    return given if is_own else OrderKind.SAMPLER
 
 
 def check_shard(

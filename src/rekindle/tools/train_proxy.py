@@ -73,8 +73,8 @@ def train_proxy(
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             training.feedback(logits=logits, targets=targets)
-    assert training._importance is not None
-    forgotten = training._importance.scores.forgotten
+    assert training._parts.importance is not None
+    forgotten = training._parts.importance.scores.forgotten
     training.close()
     least_confidence, entropy = _uncertainty(
         model, DataLoader(dataset, batch_size, seed=seed, **loader), device, len(forgotten)
