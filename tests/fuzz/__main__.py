@@ -15,8 +15,11 @@ import atheris
 
 # Numba compiles functions of these from their bytecode, which has to be their own.
 COMPILED = [
+    "rekindle.core.compiled_rng",
     "rekindle.prepare.steps.antialiased_resize",
     "rekindle.prepare.steps.point_operations",
+    "rekindle.prepare.steps.resize_filters",
+    "rekindle.prepare.array_kernel",
     "rekindle.prepare.fused_kernel",
     "rekindle.fetch.packed.hdf5.lzf",
 ]

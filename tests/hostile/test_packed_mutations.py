@@ -283,6 +283,32 @@ def test_a_chunk_that_is_not_where_it_is_looked_for_is_an_error(our_hdf5: Callab
         assert not our_hdf5(data.replace(key, struct.pack("<5Q", number, 0, 0, 0, 0)))
 
 
+def test_a_chunk_that_is_stored_in_no_bytes_is_an_error(our_hdf5: Callable[[bytes], str]) -> None:
+    """It is not one that was never written: h5py reads what lies there, not the fill value."""
+    data = hdf5_file("chunked", "earliest")
+    key = struct.pack("<II5Q", 72, 0, 2, 3, 0, 0, 0)
+    assert our_hdf5(data)
+    assert data.count(key) == 1
+    assert not our_hdf5(data.replace(key, struct.pack("<II5Q", 0, 0, 2, 3, 0, 0, 0)))
+
+
+def test_a_chunk_that_is_listed_and_not_found_is_an_error(our_hdf5: Callable[[bytes], str]) -> None:
+    """The list of chunks ends, as it says itself, before its last one: HDF5 reads the fill value there."""
+    data = hdf5_file("gzip", "earliest")
+    end = struct.pack("<6Q", 0, 3, 5, 7, 3, 1)
+    assert our_hdf5(data)
+    assert data.count(end) == 1
+    assert not our_hdf5(data.replace(end, struct.pack("<6Q", 0, 0, 5, 7, 3, 1)))
+
+
+def test_a_fill_value_that_is_not_read_is_an_error(our_hdf5: Callable[[bytes], str]) -> None:
+    """Its message says that it is defined, with a number that means nothing: HDF5 reads zeros."""
+    data = hdf5_file("chunked", "earliest")
+    message = bytes([2, 3, 2, 1, 1, 0, 0, 0, 9])  # version, two times, whether it is defined, its size, it
+    assert data.count(message) == 1
+    assert not our_hdf5(data.replace(message, message[:3] + bytes([7]) + message[4:]))
+
+
 @pytest.mark.parametrize("axis", [1, 2, 3])
 def test_chunks_whose_places_the_library_reports_wrongly_are_an_error(tmp_path: Path, axis: int) -> None:
     """In new files of which one axis, not the first, can grow, HDF5 lists chunks where it does not read them.

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+    from rekindle.fetch.packed.hdf5.chunk_table import chunk_table
     from rekindle.fetch.packed.hdf5.dataset_choice import (
         LABEL_NAMES,
         Datasets,
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
         list_datasets,
     )
     from rekindle.fetch.packed.hdf5.inspector_messages import Answer, Hdf5DatasetInfo, Request
-else:  # A program imports its neighbour without the package around them.
+else:  # A program imports its neighbours without the package around them.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from chunk_table import chunk_table
     from dataset_choice import (
         LABEL_NAMES,
         Datasets,
@@ -58,7 +60,7 @@ else:  # A program imports its neighbour without the package around them.
 
 BASE_MEMORY, MEMORY_PER_BYTE, MAX_MEMORY = 256 << 20, 64, 4 << 30  # bytes; per byte of the file
 MAX_AXES = 8
-MORE_CHUNKS = 1_000_000  # than the file has bytes: most of them would never have been written
+
 Arrays = dict[str, NDArray[np.int64]]
 
 
@@ -254,7 +256,7 @@ def _inspect_dataset(data: h5py.Dataset, key: str, arrays: Arrays) -> Hdf5Datase
         info["fill"] = data.fillvalue.item() if data.fillvalue is not None else 0
     info["filters"] = [_filter(data, number) for number in range(properties.get_nfilters())]
     info["chunk"] = list(map(int, data.chunks))
-    arrays[key] = _chunk_table(data)
+    arrays[key] = chunk_table(data, info["fill"] if kind == "numbers" else None)
     return info
 
 
@@ -272,38 +274,6 @@ def _filter(data: h5py.Dataset, number: int) -> tuple[str, int]:
             f"{data.name!r} is compressed with {_text(name)!r} (filter {code}); gzip and lzf are supported."
         )
     return known[code], int(values[0]) if values else 0
-
-
-def _chunk_table(data: h5py.Dataset) -> NDArray[np.int64]:
-    grid = [-(-length // chunk) for length, chunk in zip(data.shape, data.chunks, strict=True)]
-    count = 1
-    for length in grid:
-        count *= int(length)
-    if count > MORE_CHUNKS + data.file.id.get_filesize():
-        raise UnsupportedError(f"{data.name!r} has {count:,} chunks, more than the file has bytes.")
-    table = np.zeros((count, 3), dtype=np.int64)
-    in_order, previous = True, -1
-
-    def visit(info: h5py.h5d.StoreInfo) -> None:
-        nonlocal in_order, previous
-        number = 0
-        for start, chunk, length in zip(info.chunk_offset, data.chunks, grid, strict=True):
-            position = start // chunk
-            if start % chunk or position >= length:
-                raise ValueError(f"{data.name!r}: a chunk at {info.chunk_offset}, outside of the array")
-            number = number * length + position
-        if table[number, 1]:
-            raise ValueError(f"{data.name!r}: two chunks at {info.chunk_offset}")
-        table[number] = info.byte_offset, info.size, info.filter_mask
-        in_order, previous = in_order and number > previous, number
-
-    data.id.chunk_iter(visit)
-    # The library looks for a chunk as in a sorted list, so it misses some of a corrupt one. Only an index of
-    # chunks that grows along another axis than the first is sorted otherwise.
-    growing = [axis for axis, most in enumerate(data.maxshape) if most is None]
-    if not in_order and (len(growing) != 1 or growing == [0]):
-        raise ValueError(f"{data.name!r}: its chunks are not in order")
-    return table
 
 
 def _classes(labels: h5py.Dataset) -> list[str] | None:
