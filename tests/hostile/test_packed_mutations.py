@@ -302,11 +302,11 @@ def test_a_chunk_that_is_listed_and_not_found_is_an_error(our_hdf5: Callable[[by
 
 
 def test_a_fill_value_that_is_not_read_is_an_error(our_hdf5: Callable[[bytes], str]) -> None:
-    """Its message says that it is defined, with a number that means nothing: HDF5 reads zeros."""
+    """It is said to have 7 bytes, in a dataset of bytes: HDF5 reads zeros."""
     data = hdf5_file("chunked", "earliest")
-    message = bytes([2, 3, 2, 1, 1, 0, 0, 0, 9])  # version, two times, whether it is defined, its size, it
+    message = bytes([2, 3, 2, 1, 1, 0, 0, 0, 9])  # version, two times, is it defined, its size, it
     assert data.count(message) == 1
-    assert not our_hdf5(data.replace(message, message[:3] + bytes([7]) + message[4:]))
+    assert not our_hdf5(data.replace(message, message[:4] + bytes([7]) + message[5:]))
 
 
 @pytest.mark.parametrize("axis", [1, 2, 3])
