@@ -37,11 +37,10 @@ from rekindle.core.object_state import (
     IN_LIBRARY,
     KNOWN_STATES,
     ClassState,
+    Getter,
     NotProvenError,
-    attribute_names,
-    attribute_values,
     mro_of,
-    slot_value,
+    slot,
     state_of,
     vars_of,
 )
@@ -320,10 +319,9 @@ class Look:
         immutable = state.immutable
         for name, get in attributes:
             if name == "__dict__":
-                names = self.holding(attribute_names, (get, value))
-                values = self.holding(attribute_values, (get, value))
+                names, values = _halves(self.holding(_entries, (get, value)))
             else:
-                names, values = [name], self.holding(slot_value, (get, value))
+                names, values = [name], self.holding(_slot, (get, value))
             self.note(len(names))
             for key, attribute in zip(names, values, strict=True):
                 self.note(key if type(key) is str else repr(type(key)))
@@ -357,19 +355,29 @@ class Look:
 
     def _defined(self, kind: object) -> list[object]:
         """The names that a class defines, each followed by what it means."""
-        named = zip(self.holding(_defined_names, kind), self.holding(_defined_values, kind), strict=True)
+        named = zip(*_halves(self.holding(_defined_entries, kind)), strict=True)
         return [part for entry in named if entry[0] not in _NOT_OF_INTEREST for part in entry]
 
 
 # How to read what an object holds.
 
 
-def _defined_names(kind: type) -> Iterable[object]:
-    return vars_of(kind).keys()
+def _entries(attributes: tuple[Getter, object]) -> list[object]:
+    """The names in an object's `__dict__`, then what they mean."""
+    get, value = attributes
+    return [*dict.keys(get(value)), *dict.values(get(value))]
 
 
-def _defined_values(kind: type) -> Iterable[object]:
-    return vars_of(kind).values()
+def _slot(attributes: tuple[Getter, object]) -> tuple[object]:
+    return (slot(*attributes),)
+
+
+def _defined_entries(kind: type) -> list[object]:
+    return [*vars_of(kind).keys(), *vars_of(kind).values()]
+
+
+def _halves(entries: list[object]) -> tuple[list[object], list[object]]:
+    return entries[: len(entries) // 2], entries[len(entries) // 2 :]
 
 
 def _all_values(dictionaries: Iterable[dict[object, object]]) -> Iterable[object]:

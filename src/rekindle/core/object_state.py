@@ -11,7 +11,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -197,20 +197,3 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _installed_folders()
-
-
-def attribute_names(attributes: tuple[Getter, object]) -> Iterable[object]:
-    """The names in an object's `__dict__`, given what gets that, and the object."""
-    get, value = attributes
-    return dict.keys(get(value))
-
-
-def attribute_values(attributes: tuple[Getter, object]) -> Iterable[object]:
-    """What these names mean."""
-    get, value = attributes
-    return dict.values(get(value))
-
-
-def slot_value(attributes: tuple[Getter, object]) -> Iterable[object]:
-    """What a slot holds, given what gets it, and the object."""
-    return (slot(*attributes),)
