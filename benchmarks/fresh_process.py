@@ -12,7 +12,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,16 @@ def in_fresh_process(function: Callable[..., Any], **arguments: Any) -> Any:
             env={**os.environ, **ONE_THREAD},
         )
         return json.loads(result.read_text(encoding="utf-8"))
+
+
+def results_of(processes: Sequence[BaseProcess], results: SimpleQueue[Any]) -> list[Any]:
+    """What some processes put, one result each, that run at once."""
+    for process in processes:
+        process.start()
+    found = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return found
 
 
 def _main(module: str, name: str, arguments: str, result: str) -> None:

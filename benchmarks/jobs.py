@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.alternate import alternate
 from benchmarks.answer import Bar, Comparison, compare
-from benchmarks.fresh_process import in_fresh_process
+from benchmarks.fresh_process import in_fresh_process, results_of
 from benchmarks.photographs import photographs
 from benchmarks.reuse import rekindle_loader
 
@@ -68,12 +68,7 @@ def processor_seconds(files: list[str], jobs: int, split: str, shared: bool, sam
         context.Process(target=_job, args=(files, settings, 0 if same_seed else seed, start, results))
         for seed in range(jobs)
     ]
-    for job in running:
-        job.start()
-    found = [results.get() for _ in running]
-    for job in running:
-        job.join()
-    return sum(found)
+    return sum(results_of(running, results))
 
 
 def measure(rounds: int, data: str | None) -> list[Comparison]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.chart import DOCS, comparisons, svg, text
+from benchmarks.chart import DOCS, comparisons, line, svg, text
 
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 72, 130, 40, 60
@@ -25,7 +25,7 @@ def main() -> None:
     for kind, colour in COLOURS.items():
         rows = found[f"first batch: {kind}"]
         points = [_point(math.log10(float(row["contender"])), math.log10(row["median"])) for row in rows]
-        parts.append(_line(kind, points, colour))
+        parts.append(line(kind, points, colour))
     title = "Milliseconds to the first batch against samples: in order, shuffled, refurbish, torch"
     (DOCS / "growth.svg").write_text(svg(parts, width=WIDTH, height=HEIGHT, title=title), encoding="utf-8")
 
@@ -49,16 +49,6 @@ def _axes() -> list[str]:
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "samples of the dataset", anchor="middle"))
     parts.append(text(20, TOP - 16, "ms of CPU to the first batch"))
     return parts
-
-
-def _line(name: str, points: list[tuple[float, float]], colour: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    x, y = points[-1]
-    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in points)
-    return (
-        f'<g class="{colour}"><polyline points="{path}" style="fill: none" stroke-width="2.5"/>{dots}</g>'
-        f"{text(x + 12, y + 4, name, colour)}"
-    )
 
 
 if __name__ == "__main__":

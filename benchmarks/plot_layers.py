@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.chart import DOCS, comparisons, svg, text
+from benchmarks.chart import DOCS, comparisons, line, svg, text
 
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 72, 116, 40, 60
@@ -43,14 +43,7 @@ def _axes(layers: int, most: float) -> list[str]:
 
 def _line(name: str, values: list[float], most: float) -> str:
     points = [_point(layer, rate, len(values), most) for layer, rate in enumerate(values)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    x, y = points[-1]
-    colour = COLOURS[name]
-    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in points)
-    return (
-        f'<g class="{colour}"><polyline points="{path}" style="fill: none" stroke-width="2.5"/>{dots}</g>'
-        f"{text(x + 12, y + 4, name, colour)}"
-    )
+    return line(name, points, COLOURS[name])
 
 
 if __name__ == "__main__":

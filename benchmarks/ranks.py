@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from benchmarks.answer import Bar, Comparison, compare
+from benchmarks.fresh_process import results_of
 
 SIZE, BATCH_SIZE, FACTOR, WARMUP, EPOCHS = 1536, 16, 3, 3, 4
 WORLDS = (1, 2, 4, 8)
@@ -64,11 +65,7 @@ def _run(contender: str, world: int) -> dict[str, float]:
             context.Process(target=_rank, args=(contender, rank, world, folder, results))
             for rank in range(world)
         ]
-        for process in processes:
-            process.start()
-        ranks = [results.get() for _ in processes]
-        for process in processes:
-            process.join()
+        ranks = results_of(processes, results)
     recomputed, entries, seconds = (list(column) for column in zip(*ranks, strict=True))
     return {
         "% recomputed": 100 * sum(recomputed) / (SIZE * EPOCHS),

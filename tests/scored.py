@@ -1,8 +1,20 @@
-"""Scores of a made-up model."""
+"""Scores of a made-up model, and the methods that choose by them."""
 
 import numpy as np
 
+import rekindle as rk
 from rekindle.choose import Measured, Scores
+
+METHODS = {
+    "Uniform": lambda: rk.Uniform(),
+    "RandomSubset": lambda: rk.RandomSubset(keep=0.3),
+    "InfoBatch": lambda: rk.InfoBatch(epochs=10),
+    "Kakurenbo": lambda: rk.Kakurenbo(epochs=10),
+    "SelectiveBackprop": lambda: rk.SelectiveBackprop(),
+    "OnlineBatchSelection": lambda: rk.OnlineBatchSelection(epochs=10),
+    "ActiveBias": lambda: rk.ActiveBias(),
+    "Buckets": lambda: rk.Buckets(warmup=1),
+}
 
 
 def scored(size, seed=0, known=1.0, epochs=1, logits=True):

@@ -14,6 +14,7 @@ from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.rank_homes import NOWHERE, RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.core.counters import Counters
+from scored import METHODS
 
 
 def same(value):
@@ -36,18 +37,6 @@ def loaders(world, **arguments):
         )
         for rank in range(world)
     ]  # fmt: skip
-
-
-METHODS = {
-    "Uniform": lambda: rk.Uniform(),
-    "RandomSubset": lambda: rk.RandomSubset(keep=0.3),
-    "InfoBatch": lambda: rk.InfoBatch(epochs=10),
-    "Kakurenbo": lambda: rk.Kakurenbo(epochs=10),
-    "SelectiveBackprop": lambda: rk.SelectiveBackprop(),
-    "OnlineBatchSelection": lambda: rk.OnlineBatchSelection(epochs=10),
-    "ActiveBias": lambda: rk.ActiveBias(),
-    "Buckets": lambda: rk.Buckets(warmup=1),
-}
 
 
 class Ranks:

@@ -20,21 +20,9 @@ from rekindle.choose.importance.systematic_sampling import (
     systematic,
 )
 from rekindle.choose.selection import validated
-from scored import scored
+from scored import METHODS, scored
 
 SIZES, SEEDS = st.integers(1, 300), st.integers(0, 2**63 - 1)
-
-
-METHODS = {
-    "Uniform": lambda: rk.Uniform(),
-    "RandomSubset": lambda: rk.RandomSubset(keep=0.3),
-    "InfoBatch": lambda: rk.InfoBatch(epochs=10),
-    "Kakurenbo": lambda: rk.Kakurenbo(epochs=10),
-    "SelectiveBackprop": lambda: rk.SelectiveBackprop(),
-    "OnlineBatchSelection": lambda: rk.OnlineBatchSelection(epochs=10),
-    "ActiveBias": lambda: rk.ActiveBias(),
-    "Buckets": lambda: rk.Buckets(warmup=1),
-}
 
 
 @pytest.mark.parametrize("name", METHODS)
