@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -79,13 +80,13 @@ class EpochPlan:
         """Which epoch this is the plan of."""
         return self.sequence.epoch
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """How many samples this rank has, in all of its batches."""
         share = self.shard.share(max(0, self.sequence.length - self.start.offset))
         return share - share % self.batch_size if self.drop_last else share
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """How many batches there are."""
         return -(-self.samples // self.batch_size)
