@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch.utils.data import Dataset
 
 import ray_cluster
 import rekindle as rk
-from ray_cluster import Draws
+from ray_cluster import Draws, ray
 from same import digest
 from waiting import eventually
 
@@ -130,6 +132,44 @@ def test_a_stopped_actor_holds_nothing_up_for_long(nodes):
             batches.append(batch)
         assert digest(batches) == digest(list(wanted))
         os.kill(stopped, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_is_used(nodes):
+    """Actors that had no room start there, and load their share of the same batches."""
+    options = {"batch_size": 16, "shuffle": True, "seed": 5}
+    wanted = epochs(rk.DataLoader(Draws(96), **options))
+    with rk.DataLoader(Draws(96), executor=rk.Ray(workers=5), **options) as loader:
+        found = epochs(loader)
+        assert next(found) == next(wanted)
+        assert len(actors_of(loader)) < 5  # Two nodes of two CPUs.
+        nodes.nodes.append(nodes.add())
+        while len(actors_of(loader)) < 5:
+            assert next(found) == next(wanted)
+        assert next(found) == next(wanted)
+
+
+class Large(Dataset):
+    """Samples of a megabyte."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return np.full(1 << 20, index, dtype=np.uint8)
+
+
+@pytest.mark.slow
+def test_a_full_object_store_costs_time_and_no_sample(nodes):
+    """What others have put there fills it, and each batch is a sixth of it."""
+    options = {"batch_size": 16, "shuffle": True, "seed": 5}
+    wanted = epochs(rk.DataLoader(Large(), **options))
+    filling = [ray.put(np.full(20 << 20, number, dtype=np.uint8)) for number in range(5)]
+    with rk.DataLoader(Large(), executor=rk.Ray(workers=2), **options) as loader:
+        found = epochs(loader)
+        for _ in range(3):
+            assert next(found) == next(wanted)
+    assert [int(ray.get(one)[0]) for one in filling] == list(range(5))
 
 
 @pytest.mark.slow
