@@ -93,6 +93,7 @@ def _row(name: str, values: Sequence[float], peer: Sequence[float] | None, bars:
     # Without a peer the values may be 0.
     ratios = [1.0] if peer is None else [a / b for a, b in zip(values, peer, strict=True)]
     ratio = 1.0 if peer is None else median / statistics.median(peer)
+    on_ratio = [bar.unit == "×" and peer is not None for bar in bars]  # else on the value, which may be one
     return Row(
         contender=name,
         values=[float(value) for value in values],
@@ -101,7 +102,10 @@ def _row(name: str, values: Sequence[float], peer: Sequence[float] | None, bars:
         ratio_low=None if peer is None else min(ratios),
         ratio_high=None if peer is None else max(ratios),
         bars=[str(bar) for bar in bars],
-        holds=[bar.holds(ratio, ratios) if bar.unit == "×" else bar.holds(median, values) for bar in bars],
+        holds=[
+            bar.holds(ratio, ratios) if is_on_ratio else bar.holds(median, values)
+            for bar, is_on_ratio in zip(bars, on_ratio, strict=True)
+        ],
     )
 
 

@@ -167,7 +167,7 @@ def _rate(loader: Any, actors: int = 0) -> Callable[[], float]:
     def measured() -> float:
         for _ in range(WARM_UP):
             next(batches)
-        while actors and len(loader._actors.pids()) < actors:
+        while actors and len(loader._parts.actors.pids()) < actors:
             next(batches)
         samples, start = 0, time.perf_counter()
         while time.perf_counter() - start < SECONDS:
