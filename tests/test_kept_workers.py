@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import rekindle as rk
+from rekindle.core.changes import Watched
 from rekindle.core.look import Look
 
 T = rk.transforms
@@ -627,14 +628,28 @@ def test_what_is_declared_immutable_is_compared_by_identity() -> None:
 
 
 def test_an_array_that_nobody_can_write_to_needs_no_hash() -> None:
-    table = np.zeros(300 << 20, dtype=np.uint8)
-    assert not Look(table).is_complete
-    table.flags.writeable = False
+    table = np.frombuffer(bytes(300 << 20), dtype=np.uint8)
+    assert Look(table).is_complete
     assert Look(table[5:]).is_complete
     writeable = np.zeros(300 << 20, dtype=np.uint8)
+    assert not Look(writeable).is_complete
     view = writeable[:]
     view.flags.writeable = False
     assert not Look(view).is_complete
+
+
+@pytest.mark.parametrize("kind", ["array", "view", "objects"])
+def test_a_read_only_array_that_was_made_writeable_and_changed_meanwhile_is_another_one(kind: str) -> None:
+    owner = np.zeros(8, dtype=object if kind == "objects" else np.int64)
+    table = owner[2:] if kind == "view" else owner
+    owner.flags.writeable = table.flags.writeable = False
+    dataset = Samples(table=table)
+    watched = Watched(dataset)
+    assert watched.is_unchanged()
+    owner.flags.writeable = True
+    owner[5] = 7
+    owner.flags.writeable = False
+    assert not watched.is_unchanged()
 
 
 def test_a_tensor_data_set_made_in_inference_mode_is_loaded() -> None:

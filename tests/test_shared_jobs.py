@@ -1,6 +1,7 @@
 """Ranks of a host, and jobs that share a name, compute each part once, and get the bytes they get alone."""
 
 import hashlib
+import importlib
 import multiprocessing
 import os
 import random
@@ -18,7 +19,6 @@ from torch.utils.data import Dataset
 
 import rekindle as rk
 from rekindle.core.memfd import find_memory_files
-from rekindle.reuse.data_fingerprint import data_fingerprint
 from rekindle.reuse.host_cache import host_name, job_of_ranks
 from rekindle.reuse.part_fingerprint import part_fingerprint
 from rekindle.reuse.split_dataset import TorchSplit
@@ -306,8 +306,24 @@ def _made(number):
     return lambda value: value + number
 
 
+def _made_of_two(one, other):
+    return lambda value: value if one is None else other
+
+
+def _kind_with(level):
+    class Kind:
+        _level = level
+
+    return Kind
+
+
 def _fingerprint(dataset):
-    return part_fingerprint(TorchSplit(dataset, None), [])
+    found = part_fingerprint(TorchSplit(dataset, None), [])
+    return None if found is None else found.code
+
+
+def _files(dataset):
+    return part_fingerprint(TorchSplit(dataset, None), []).files.digest()
 
 
 class Holder:
@@ -334,6 +350,9 @@ class Holder:
         (_reads_a_global, add_noise),
         (["a", "b"], ["b", "a"]),
         (T.RandomCrop(3), T.RandomCrop(4)),
+        (_made(None), _made(0)),
+        (_made_of_two(None, 1), _made_of_two(1, None)),
+        (_kind_with(1), _kind_with(2)),
     ],
 )
 def test_a_fingerprint_changes_with_what_a_part_depends_on(one, other):
@@ -341,15 +360,41 @@ def test_a_fingerprint_changes_with_what_a_part_depends_on(one, other):
     assert _fingerprint(Holder(one)) != _fingerprint(Holder(other))
 
 
-@pytest.mark.parametrize("name", ["samples", "files", "pairs"])
-def test_a_fingerprint_changes_with_a_file_in_any_list_of_files(name, tmp_path):
-    file = tmp_path / "a"
+NAMINGS = {
+    "a list of paths": lambda file: {"files": [file], "words": ["x"]},
+    "pairs": lambda file: {"pairs": [(str(file), 0)]},
+    "one path": lambda file: {"path": str(file)},
+    "bytes": lambda file: {"path": os.fsencode(file)},
+    "dictionaries": lambda file: {"samples": [{"image": str(file), "label": 3}]},
+    "a name in a folder": lambda file: {"root": str(file.parent), "names": [file.name]},
+    "a folder": lambda file: {"root": str(file.parent.parent)},
+    "a dataset within": lambda file: {"dataset": Holder(file)},
+    "a function": lambda file: {"read": _made(str(file))},
+}
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_fingerprint_changes_with_a_file_however_it_is_named(naming, tmp_path):
+    file = tmp_path / "within" / "a"
+    file.parent.mkdir()
     file.write_bytes(b"1")
-    dataset = types.SimpleNamespace(**{name: [(str(file), 0)] if name == "pairs" else [file], "words": ["x"]})
-    before = data_fingerprint(dataset)
-    assert data_fingerprint(dataset) == before
+    dataset = Holder(types.SimpleNamespace(**NAMINGS[naming](file)))
+    before = _files(dataset)
+    assert _files(dataset) == before
     file.write_bytes(b"22")
-    assert data_fingerprint(dataset) != before
+    assert _files(dataset) != before
+
+
+def test_a_fingerprint_changes_with_a_function_of_a_module_of_ones_own(monkeypatch, tmp_path):
+    own = tmp_path / "preparing.py"
+    own.write_text("LEVEL = 3\ndef prepare(value):\n    return value + LEVEL\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    reader = {"preparing": importlib.import_module("preparing")}
+    exec("def read(value):\n    return preparing.prepare(value)", reader)
+    before = _fingerprint(Holder(reader["read"]))
+    assert _fingerprint(Holder(reader["read"])) == before is not None
+    monkeypatch.setattr("preparing.LEVEL", 4)
+    assert _fingerprint(Holder(reader["read"])) != before
 
 
 def test_a_fingerprint_changes_with_code_and_globals(monkeypatch):
@@ -387,7 +432,7 @@ def test_a_fingerprint_is_the_same_in_another_process(tmp_path):
         "class Own:\n    def __init__(self):\n        self.names = {'a': [1, 2.5, None], 'b': np.arange(5)}\n"
         "    def __getitem__(self, index):\n        return index + LEVEL + Own.twice(index)\n"
         "    @staticmethod\n    def twice(value):\n        return 2 * value\n"
-        "found = part_fingerprint(TorchSplit(Own(), None), [])\nprint(found)\n"
+        "found = part_fingerprint(TorchSplit(Own(), None), []).code\nprint(found)\n"
     )
     here = runpy.run_path(str(tmp_path / "own.py"))["found"]
     source = os.path.dirname(os.path.dirname(rk.__file__))

@@ -256,6 +256,59 @@ def test_a_stateful_stream_resumes_anywhere_with_what_it_keeps_across_epochs(
         resumed.close()
 
 
+@pytest.mark.parametrize("kind", ["dataset", "own iterator"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_state_of_before_the_first_batch_puts_a_stream_back_that_was_read_since(
+    kind: str, begun: bool
+) -> None:
+    loader = rk.DataLoader(STATEFUL[kind](), 3, seed=5)
+    iterator = iter(loader) if begun else None
+    state = through_a_file(loader.state_dict())
+    epochs = [[*map(digest, loader if iterator is None else iterator)], [*map(digest, loader)]]
+    loader.load_state_dict(state)
+    assert [[*map(digest, loader)], [*map(digest, loader)]] == epochs
+
+
+def test_a_state_without_that_of_the_dataset_is_refused_by_a_loader_that_has_read_from_it() -> None:
+    loader = rk.DataLoader(Dealt(), 3, seed=5, reuse=rk.Echo(2))
+    state = loader.state_dict()
+    next(iter(loader))
+    with pytest.raises(rk.StateError, match=r"state_dict.. of Dealt, from which this loader has read"):
+        loader.load_state_dict(state)
+
+
+def in_a_tuple(sample: Any) -> tuple[Any, int]:
+    return sample, 1
+
+
+def ends_early(sample: Any) -> Any:
+    raise StopIteration
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stateful_stream_with_a_final_transform_keeps_its_state(kind: str, workers: int) -> None:
+    def make() -> rk.DataLoader[Any]:
+        options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+        return rk.DataLoader(STATEFUL[kind](), 3, seed=5, final_transform=in_a_tuple, **options)
+
+    loader = make()
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    resumed = make()
+    resumed.load_state_dict(through_a_file(state))
+    assert [digest(batch) for batch in resumed] == [digest(batch) for batch in iterator]
+    loader.close()
+    resumed.close()
+
+
+def test_a_final_transform_cannot_end_a_stream() -> None:
+    with pytest.raises(RuntimeError, match="final_transform raised StopIteration"):
+        list(rk.DataLoader(Numbers(), 3, final_transform=ends_early))
+
+
 def test_a_stateful_stream_is_resumed_without_reading_it_again() -> None:
     loader = rk.DataLoader(Dealt(2000, draws=False), 10)
     iterator = iter(loader)

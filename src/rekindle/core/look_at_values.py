@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rekindle.core.look import Look
 
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
-_LEAST_TRUSTED = 1 << 20  # bytes of an array that is taken to be constant because it is read-only
 Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in bytes, and what it is there
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 
@@ -108,7 +107,7 @@ def _array(look: Look, value: NDArray[np.generic]) -> None:
         look.many(look.holding(_items, value))
     elif array.flags.c_contiguous and _is_forked(look, value, _array_place):
         pass
-    elif array.nbytes > _LEAST_TRUSTED and _is_read_only(array):
+    elif _is_read_only(array):
         look.finding(_form, value)
         look.by_identity(value)
     else:
@@ -198,13 +197,14 @@ def _parts_of_partial(value: functools.partial[object]) -> list[object]:
 
 
 def _is_read_only(array: NDArray[np.generic]) -> bool:
-    """Whether nobody can write to an array's memory: neither it nor what it is a view of is writeable."""
+    """Whether nobody can ever write to an array's memory, which is that of a `bytes` object.
+
+    Who owns its memory can make it writeable, change it, and make it read-only again.
+    """
     base: object = array
     while type(base) is np.ndarray:
-        if base.flags.writeable:
-            return False
         base = base.base
-    return base is None or type(base) is bytes
+    return type(base) is bytes and not array.flags.writeable
 
 
 Handler = Callable[["Look", Any], None]  # each for the class that it stands under

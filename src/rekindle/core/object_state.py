@@ -12,7 +12,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from types import CodeType, GetSetDescriptorType, MemberDescriptorType
+from types import CodeType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 Getter: TypeAlias = Callable[[object], Any]  # of an attribute, from an object that has it
@@ -188,6 +188,12 @@ IN_LIBRARY = _Libraries()
 def is_library(module: object) -> bool:
     """Whether this is the name of a module of Python or of one of the `LIBRARIES`, as installed."""
     return type(module) is str and IN_LIBRARY[module]
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether a module is Python's or that of any installed package, and not of a script's own files."""
+    file = vars(module).get("__file__")
+    return type(file) is not str or os.path.realpath(file).startswith(_FOLDERS)
 
 
 def _installed_folders() -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_s
 from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
-from rekindle.choose.seeding import before_an_epoch
 from rekindle.core.samples import Batch, Sample
 from rekindle.loader import accelerate, arguments, checkpoint, sharding
 from rekindle.loader.epoch_iterator import Progress
@@ -29,7 +28,7 @@ from rekindle.loader.native_option import Native
 from rekindle.loader.ordering import Ordering
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.representation import represent
-from rekindle.loader.resuming import resumed
+from rekindle.loader.resuming import between_epochs, resumed
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
@@ -298,8 +297,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         position = self._progress.position
         if not position.begun:
             position = self._epochs.asked_for(position)
-        if not position.begun and position.step == 0:  # Between two epochs: what will the next one draw from?
-            position = before_an_epoch(position, self._order.kind, self._index_sampler, self.generator)
+        if not position.begun and position.step == 0:
+            position = between_epochs(position, self._order.kind, self._index_sampler, self._settings())
         if isinstance(self.reuse, Echo) and position.epoch > 0 and self._settings().keeps_datasets:
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
         found = self._parts.bad_samples.found

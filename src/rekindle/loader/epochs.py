@@ -23,6 +23,7 @@ from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse.planning import Layout
 from rekindle.run import IterableRunner, MapRunner, Runner, start_iterable, start_map
 from rekindle.run.idle_runner import IdleRunner
+from rekindle.run.stream_reader import with_state_before
 from rekindle.ship.batch_echo import EchoedIterableBatches, EchoedMapBatches
 
 
@@ -65,6 +66,8 @@ class Epochs:
             runner = self._start_runner(settings, base_seed)
             if settings.num_workers > 0 and position.iterable is not None:  # They have new copies.
                 position.iterable = replace(position.iterable, is_live=False)
+        if settings.num_workers == 0 and position.iterable is not None:
+            position.iterable = with_state_before(position.iterable, settings.reuse.iterable_view())
         try:
             self._give_orders(settings, runner, position, base_seed, kept_seed)
         except BaseException:  # The user's sampler raised, say: nobody will ever ask this runner for a batch.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from rekindle.choose import OrderKind
 from rekindle.choose.importance import session_state
 from rekindle.choose.importance.session import ImportanceSession
-from rekindle.choose.position import Position
+from rekindle.choose.position import IterablePosition, Position
+from rekindle.choose.seeding import before_an_epoch
+from rekindle.errors import StateError
 from rekindle.loader import checkpoint, shard_state
 from rekindle.loader.epochs import steps_of
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.run import BadSample
-from rekindle.run.hugging_face import deals_itself_out
-from rekindle.run.stream_reader import is_stateful
+from rekindle.run.hugging_face import deals_itself_out, is_hugging_face
+from rekindle.run.stream_reader import is_stateful, with_state_before
 
 
 class Resumed(NamedTuple):
@@ -23,6 +27,18 @@ class Resumed(NamedTuple):
     position: Position
     bad_samples: list[BadSample]
     importance: ImportanceSession | None
+
+
+def between_epochs(
+    position: Position, order: OrderKind, sampler: object, settings: LoaderSettings
+) -> Position:
+    """The position before an epoch: what it will draw from, and the state of a dataset that is read here."""
+    position = before_an_epoch(position, order, sampler, settings.generator)
+    if order is not OrderKind.ITERABLE or settings.num_workers > 0:
+        return position
+    known = position.iterable or IterablePosition()
+    with_state = with_state_before(known, settings.reuse.iterable_view())
+    return position if with_state is known else replace(position, iterable=with_state)
 
 
 def resumed(
@@ -45,6 +61,7 @@ def resumed(
         is_stateful=is_stateful(settings.dataset),
         deals_itself_out=deals_out,
     )
+    _check_dataset_state(position, settings)
     importance = settings.importance
     if importance is not None:
         importance = importance.copied(settings.counters)
@@ -62,3 +79,16 @@ def resumed(
     if importance is not None and not position.step and position.start is None:
         importance.deal_again()
     return Resumed(position, found, importance)
+
+
+def _check_dataset_state(position: Position, settings: LoaderSettings) -> None:
+    """StateError if the dataset has moved on in this process, and the state cannot put it back."""
+    dataset, iterable = settings.dataset, position.iterable
+    is_moved = settings.num_workers == 0 and settings.counters.batches > 0
+    if not is_moved or not is_stateful(dataset) or is_hugging_face(dataset):
+        return
+    if iterable is None or iterable.datasets in (None, (None,)):
+        raise StateError(
+            f"iterable: the state has nothing of the state_dict() of {type(dataset).__name__}, from which "
+            "this loader has read already. Load it into a new loader, with a new dataset."
+        )

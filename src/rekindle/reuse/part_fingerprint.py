@@ -13,14 +13,15 @@ import pickle
 import random
 import types
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 import xxhash
 
-from rekindle.core.object_state import LIBRARIES, global_names, vars_of
+from rekindle.core.object_state import all_names, global_names, is_installed, is_library, vars_of
 from rekindle.prepare.declared import fingerprint
+from rekindle.reuse.named_files import NamedFiles
 from rekindle.reuse.split_dataset import NativeSplit, Split
 
 # Seeded for each sample, so what state they are in does not matter.
@@ -30,19 +31,26 @@ _Reduced: TypeAlias = Any
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def part_fingerprint(split: Split, steps: Sequence[object]) -> str | None:
-    """Equal for two splits that compute the same parts of samples; None if that cannot be found out.
+class PartFingerprint(NamedTuple):
+    """Equal for two splits that compute the same parts of samples from the same files."""
+
+    code: str
+    files: NamedFiles
+
+
+def part_fingerprint(split: Split, steps: Sequence[object]) -> PartFingerprint | None:
+    """What the parts of samples depend on; None if that cannot be found out.
 
     `steps` are those before the split. A dataset that declares a `fingerprint` is taken at its word.
     """
     declared = fingerprint(split.read_from)
     first = split.first_part if declared is None else (declared, steps, isinstance(split, NativeSplit))
-    digest = xxhash.xxh3_128()
+    digest, files = xxhash.xxh3_128(), NamedFiles()
     try:
-        _Digest(_Sink(digest)).dump((type(split).__name__, first))
+        _Digest(_Sink(digest), files).dump((type(split).__name__, first))
     except Exception:  # Anything may happen in a user's `__reduce__` and `__getstate__`.
         return None
-    return digest.hexdigest()
+    return PartFingerprint(digest.hexdigest(), files)
 
 
 class _Sink:
@@ -59,9 +67,14 @@ class _Sink:
 class _Digest(pickle.Pickler):
     """Writes what an object consists of, never to be read again."""
 
-    def __init__(self, sink: _Sink) -> None:
+    def __init__(self, sink: _Sink, files: NamedFiles) -> None:
         super().__init__(sink, protocol=5)
+        self._files = files
         self._seen: set[int] = set()  # functions and classes, which may refer to themselves
+
+    def persistent_id(self, value: object) -> None:
+        """Nothing: it is pickled as it is, and seen on the way."""
+        self._files.see(value)
 
     def reducer_override(self, value: object) -> _Reduced:
         """What stands for an object, where its own way of pickling does not do."""
@@ -76,7 +89,7 @@ class _Digest(pickle.Pickler):
             return _noted("tensor", tuple(value.shape), str(value.dtype), flat)
         if isinstance(value, _GENERATORS):
             return _noted("generator", type(value).__name__)
-        if isinstance(value, types.ModuleType):
+        if isinstance(value, types.ModuleType):  # What a function reads of it is noted with the function.
             return _noted("module", value.__name__)
         if isinstance(value, types.FunctionType):
             return self._function(value)
@@ -85,19 +98,20 @@ class _Digest(pickle.Pickler):
         return NotImplemented
 
     def _function(self, function: types.FunctionType) -> _Reduced:
-        is_library, name = _is_library(function.__module__), function.__qualname__
-        if is_library and "<" not in name:
+        in_library, name = is_library(function.__module__), function.__qualname__
+        if in_library and "<" not in name:
             return NotImplemented
         if self._was_seen(function):
             return _noted("function again", name)
-        reads = {} if is_library else function.__globals__
-        used = [(one, reads[one]) for one in sorted(global_names(function.__code__)) if one in reads]
-        cells = [cell.cell_contents for cell in function.__closure__ or () if _has_contents(cell)]
-        settings = function.__defaults__, function.__kwdefaults__
-        return _noted("function", name, _code(function.__code__), settings, cells, used)
+        code, reads = function.__code__, {} if in_library else function.__globals__
+        used = [(one, reads[one]) for one in sorted(global_names(code)) if one in reads]
+        modules = [_read_of_module(value, sorted(all_names(code)), ()) for _, value in used]
+        cells = [_contents(cell) for cell in function.__closure__ or ()]
+        settings = function.__defaults__, function.__kwdefaults__, function.__dict__
+        return _noted("function", name, _code(code), settings, cells, used, modules)
 
     def _class(self, kind: type) -> _Reduced:
-        if _is_library(kind.__module__):
+        if is_library(kind.__module__):
             return NotImplemented
         if self._was_seen(kind):
             return _noted("class again", kind.__qualname__)
@@ -107,7 +121,8 @@ class _Digest(pickle.Pickler):
             if isinstance(entry, property):
                 unwrapped = entry.fget
             is_code = isinstance(unwrapped, types.FunctionType)
-            if is_code or not (name.startswith("_") or isinstance(entry, _DESCRIPTORS)):
+            is_pythons = name.startswith("__") or name == "_abc_impl" or isinstance(entry, _DESCRIPTORS)
+            if is_code or not is_pythons:
                 entries.append((name, unwrapped))
         return _noted("class", kind.__qualname__, kind.__bases__, entries)
 
@@ -121,15 +136,22 @@ def _noted(*parts: object) -> tuple[object, tuple[object, ...]]:
     return _noted, parts
 
 
-def _is_library(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in LIBRARIES
+def _read_of_module(value: object, names: list[str], within: tuple[object, ...]) -> list[object]:
+    """What code with these names may read of a module of the script's own, and of modules within it."""
+    if not isinstance(value, types.ModuleType) or value in within:
+        return []
+    if is_library(value.__name__) or is_installed(value):
+        return []
+    entries = vars(value)
+    found = [(name, entries[name]) for name in names if name in entries and not name.startswith("__")]
+    return [*found, *(_read_of_module(one, names, (*within, value)) for _, one in found)]
 
 
-def _has_contents(cell: types.CellType) -> bool:
+def _contents(cell: types.CellType) -> tuple[object, ...]:
     try:
-        return cell.cell_contents is not None
+        return (cell.cell_contents,)
     except ValueError:  # A variable that has no value yet.
-        return False
+        return ()
 
 
 def _code(code: types.CodeType) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -25,8 +26,8 @@ from rekindle.reuse.accounting import ReuseAccounting
 from rekindle.reuse.admission import admit
 from rekindle.reuse.cache.host_memory import find_caches
 from rekindle.reuse.cache.memory_budget import Memory
-from rekindle.reuse.data_fingerprint import data_fingerprint
 from rekindle.reuse.echo_stream import EchoStream
+from rekindle.reuse.finished_stream import FinishedStream
 from rekindle.reuse.host_cache import host_name, job_of_ranks, kept_generations, open_for_jobs, open_for_ranks
 from rekindle.reuse.part_fingerprint import part_fingerprint
 from rekindle.reuse.planning import ReusePlanning
@@ -129,7 +130,7 @@ class ReuseSession:
                 memory=memory,
                 disk=reuse.disk,
                 codec=reuse.codec,
-                fingerprint="" if reuse.disk is None else self._fingerprint(reuse),
+                fingerprint="" if reuse.disk is None else self._fingerprint(reuse, halves()),
                 kept=kept,
                 **given,
             )
@@ -173,9 +174,8 @@ class ReuseSession:
     def _about(self, reuse: Refurbish, halves: Callable[[], Split]) -> dict[str, str]:
         """What cached parts depend on beside the seed: equal for loaders that may share them."""
         split = self._split
-        data = data_fingerprint(self._given) if reuse.shared is not None else ""
-        code = part_fingerprint(halves(), split.first_steps())
-        if code is None and reuse.shared is not None:
+        found = part_fingerprint(halves(), split.first_steps())
+        if found is None and reuse.shared is not None:
             raise ArgumentError(
                 f"Refurbish(shared={reuse.shared!r}): it cannot be told whether other jobs have the same "
                 f"{type(self._given).__name__}, because it cannot be pickled. Give it an attribute "
@@ -187,15 +187,25 @@ class ReuseSession:
             "split": str(split.index),
             "steps": _ADDRESS.sub("", ", ".join(map(repr, split.first_steps()))),
             "codec": repr(reuse.codec),
-            "data": data,
-            "code": code or "",
+            "files": "" if found is None or reuse.shared is None else found.files.digest(),
+            "code": "" if found is None else found.code,
             "disk": "" if reuse.disk is None else os.path.realpath(reuse.disk),
         }
 
-    def _fingerprint(self, reuse: Refurbish) -> str:
+    def _fingerprint(self, reuse: Refurbish, halves: Split) -> str:
         """What a disk cache must have been made with to be of use."""
-        steps, seed = [*map(repr, self._split.first_steps())], reuse.part_seed(self._seed)
-        made_with = f"{data_fingerprint(self._given)} {steps} {seed} {reuse.codec} {self._changed}"
+        found = part_fingerprint(halves, self._split.first_steps())
+        if found is None:
+            self._changed = self._changed or os.urandom(8).hex()
+            warnings.warn(
+                f"Refurbish(disk={str(reuse.disk)!r}): {type(self._given).__name__} cannot be pickled, so it "
+                "cannot be told whether a later run has the same samples: none will use this cache again. "
+                "Give the dataset an attribute `fingerprint`, a string that changes with its samples.",
+                stacklevel=_WARN_AT + 3,
+            )
+        made_of = "" if found is None else f"{found.code} {found.files.digest()}"
+        seed = reuse.part_seed(self._seed)
+        made_with = f"{len(self.dataset)} {made_of} {seed} {reuse.codec} {self._changed}"
         made_with += " recorded"  # how the parts of samples of a Compose are cached
         return hashlib.blake2b(made_with.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -206,7 +216,7 @@ class ReuseSession:
             afresh = reuse.after != "augment"
             return EchoStream(self.dataset, reuse.factor, reuse.buffer, self._final_transform, afresh)
         if self._final_transform is not None:
-            return EchoStream(self.dataset, 1, 0, self._final_transform)
+            return FinishedStream(self.dataset, self._final_transform)
         return self.dataset
 
     @property

@@ -11,6 +11,7 @@ from rekindle.core.samples import Batch, Collate, Index, Sample
 from rekindle.prepare.declared import draws_nothing, will_need
 from rekindle.prepare.native import as_native
 from rekindle.reuse.echo_stream import EchoStream
+from rekindle.reuse.finished_stream import FinishedStream
 from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.collation import collate
 
@@ -45,6 +46,8 @@ class Job:
         """The dataset that samples are read from in the end: what `get_worker_info().dataset` is."""
         if isinstance(self.dataset, EchoStream):
             return self.dataset.dataset
+        if isinstance(self.dataset, FinishedStream):
+            return self.dataset.source
         return self.dataset if self.reused is None else self.reused.split.read_from
 
     @property

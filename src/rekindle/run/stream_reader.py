@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
 
-from rekindle.choose.position import DatasetState
+from rekindle.choose.position import DatasetState, IterablePosition
 from rekindle.core.global_rng import GENERATORS
 from rekindle.core.samples import Sample
 from rekindle.reuse.echo_stream import Echoed, EchoStream
+from rekindle.reuse.finished_stream import FinishedSamples, FinishedStream
 from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, loses_samples
 from rekindle.run.job import Job
 from rekindle.run.resumed_parts import RESUMED, ResumedParts
@@ -44,7 +46,10 @@ class StreamReader:
     @property
     def is_own_iterator(self) -> bool:
         """Whether the dataset is its own iterator, without a state: it can only go on, not be put back."""
-        return self._iterator is self._job.dataset and not is_stateful(self._iterator)
+        iterator, dataset = self._iterator, self._job.dataset
+        if isinstance(iterator, FinishedSamples) and isinstance(dataset, FinishedStream):
+            iterator, dataset = iterator.source, dataset.source
+        return iterator is dataset and not is_stateful(iterator)
 
     def start(self, state: DatasetState, batch_size: int, seed: Callable[[], None]) -> None:
         """Go on from a state, with the generators seeded by `seed` for the pass that it leads to."""
@@ -171,8 +176,27 @@ class StreamReader:
         return {one.name: one.save_tensor() for one in GENERATORS if one.name not in self._unmoved}
 
 
+def with_state_before(position: IterablePosition, dataset: Any) -> IterablePosition:
+    """The position before the first batch of a loader without workers, with the state of its dataset.
+
+    The dataset is the script's own object, and reading leaves it in another state. A dataset that can say
+    where it stands only once it has begun stays without.
+    """
+    begun = position.made not in (None, (0,)) or position.datasets is not None
+    if begun or not is_stateful(dataset) or is_hugging_face(dataset):
+        return position
+    try:
+        value = {"dataset": dataset.state_dict(), "iterator": None, "generators": {}}
+        state = DatasetState(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    except Exception:
+        return position
+    return replace(position, datasets=(state,), is_live=True)
+
+
 def is_stateful(dataset: object) -> bool:
     """Whether a dataset, or its iterator, can save and load where it stands; not if it is echoed."""
+    if isinstance(dataset, FinishedStream | FinishedSamples):
+        return is_stateful(dataset.source) and not is_hugging_face(dataset.source)
     if isinstance(dataset, EchoStream) or (is_hugging_face(dataset) and loses_samples(dataset)):
         return False
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
