@@ -268,7 +268,8 @@ def test_torchvisions_folder_is_proven(tmp_path):
 ELSEWHERE = [*NAMES]
 
 
-GET_ITEMS, GET, FOUND = operator.attrgetter("items"), getattr, {}
+GET_ITEMS, GET, IS_SAME, FOUND = operator.attrgetter("items"), getattr, operator.is_, {}
+MISSING = NAMES[0]
 
 
 class Memo(Files):
@@ -295,6 +296,25 @@ def by_pattern(dataset):
             return isinstance(found, list)
 
 
+def importing_later(batch):
+    import not_loaded_yet
+
+    return not_loaded_yet.collate(batch)
+
+
+def importing_of_libraries(batch):
+    import this
+
+    import numpy.polynomial
+    import rekindle.tools.cli
+
+    return this, numpy, rekindle, batch if batch is not None and type(batch) is list else ()
+
+
+def test_code_that_asks_for_no_element_is_proven():
+    assert long_lists(Files([*NAMES]), importing_of_libraries, least=SHORT).proven
+
+
 def reading_a_global(batch):
     return ELSEWHERE[0], batch
 
@@ -308,7 +328,10 @@ def reading_a_global(batch):
         ((Files([*NAMES]), lambda batch: getattr(batch, str(batch))), "may use any attribute"),
         ((Files([*NAMES]), lambda batch: GET_ITEMS(batch)), "may be used for any attribute"),
         ((Files([*NAMES]), lambda batch: GET(batch, "items")), "may be used for any attribute"),
-        ((Files([*NAMES]), lambda batch: FOUND.get(id(batch[0]))), "may use any attribute"),
+        ((Files([*NAMES]), lambda batch: FOUND.get(id(batch[0]))), "may ask which object"),
+        ((Files([*NAMES]), lambda batch: [one is MISSING for one in batch]), "may ask which object"),
+        ((Files([*NAMES]), lambda batch: filter(IS_SAME, batch)), "may be used for any attribute"),
+        ((Files([*NAMES]), importing_later), "imports not_loaded_yet, which is not loaded yet"),
         ((Files([*NAMES]), by_pattern), "may use any attribute"),
         ((Files([*NAMES]), functools.lru_cache(lambda dataset: sorted(dataset.items))), "uses it otherwise"),
         ((Memo([*NAMES]),), "uses it otherwise"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterable
 from dis import Instruction
+from itertools import pairwise
 from types import CodeType, FunctionType
 
 # A function that uses one of these may get at any attribute.
@@ -24,25 +25,40 @@ _ANY_ATTRIBUTE = frozenset(
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "NOT_TAKEN"})
 _TESTS = frozenset({"GET_ITER", "CONTAINS_OP", "TO_BOOL", "IS_OP", "UNARY_NOT"})
 _UNARY = frozenset({"UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_NOT", "TO_BOOL"})
-_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
+_MATCH_CLASS, _IS_OP = dis.opmap["MATCH_CLASS"], dis.opmap["IS_OP"]
+_COMPARES_IDENTITIES = frozenset({"id", "is_", "is_not"})
+_SINGLETONS = (None, True, False, Ellipsis)
+_CLASSES = frozenset({"bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple", "type"})
 _LOADS_VARIABLE = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF"})
 
 
 def may_reach_any_attribute(code: CodeType) -> bool:
-    """Whether code uses anything through which an attribute is reached without its name.
-
-    Or asks which object an element is: a stand-in gives a new one every time.
-    """
+    """Whether code uses anything through which an attribute is reached without its name."""
     return (
         not _ANY_ATTRIBUTE.isdisjoint(code.co_names)
         or _MATCH_CLASS in code.co_code[::2]  # `case Dataset(files=x)`
-        or ("id" in code.co_names and any(map(_is_id, dis.get_instructions(code))))
         or any(map(may_reach_any_attribute, _inner(code)))
     )
 
 
-def _is_id(step: Instruction) -> bool:
-    return step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "id"
+def may_compare_identities(code: CodeType) -> bool:
+    """Whether code may ask which object an element is: a stand-in gives a new one every time.
+
+    `x is None` and `type(x) is list` ask for objects that no element is.
+    """
+    if not _COMPARES_IDENTITIES.isdisjoint(code.co_names) or _IS_OP in code.co_code[::2]:
+        steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+        if any(_compares_identities(*pair) for pair in pairwise(steps)):
+            return True
+    return any(map(may_compare_identities, _inner(code)))
+
+
+def _compares_identities(before: Instruction, step: Instruction) -> bool:
+    if step.opname == "IS_OP":
+        is_constant = before.opname == "LOAD_CONST" and any(before.argval is one for one in _SINGLETONS)
+        return not (is_constant or (before.opname == "LOAD_GLOBAL" and before.argval in _CLASSES))
+    is_name = "LOAD_" in step.opname and step.argval in _COMPARES_IDENTITIES
+    return is_name and (step.argval != "id" or step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 def used_otherwise(function: FunctionType, names: Iterable[str]) -> set[str]:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rekindle.core.attribute_uses import may_reach_any_attribute, used_otherwise
+from rekindle.core.attribute_uses import may_compare_identities, may_reach_any_attribute, used_otherwise
 from rekindle.core.look import Look
 from rekindle.core.object_state import NotProvenError, mro_of, state_of, vars_of
 from rekindle.core.plain_values import Plain, plain_values
@@ -31,7 +31,9 @@ _BUDGET = 0.25  # seconds, about, for all but the lists
 _HOLD_CODE = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType)
 # With one of these, under whatever name, a function may get at any attribute.
 _GETTERS = (operator.attrgetter, operator.methodcaller)
-_REACH_ANYTHING = frozenset({getattr, vars, globals, locals, eval, exec, builtins.id})
+_REACH_ANYTHING = frozenset(
+    {getattr, vars, globals, locals, eval, exec, builtins.id, operator.is_, operator.is_not}
+)
 # Of an object that is there already, nobody calls these.
 _NOT_CALLED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__"})
 
@@ -149,6 +151,8 @@ def _why_unproven(entry: LongList, reach: _Reach) -> str:
     for function in functions:
         if may_reach_any_attribute(function.__code__):
             return f"{function.__qualname__} may use any attribute"
+        if may_compare_identities(function.__code__):
+            return f"{function.__qualname__} may ask which object an element is"
         if used_otherwise(function, names):
             return f"{function.__qualname__} uses it otherwise than to read items"
     return ""

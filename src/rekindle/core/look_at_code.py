@@ -18,6 +18,8 @@ from rekindle.core.object_state import (
     NotProvenError,
     all_names,
     global_names,
+    imported_names,
+    is_installed_name,
     is_library,
     vars_of,
 )
@@ -101,9 +103,17 @@ def _function(look: Look, value: types.FunctionType) -> None:
     look.reads_files = look.reads_files or bool(every & _READS_FILES)
     if every & _READS_ANYTHING:
         look.leave_out(f"{value.__qualname__} may read any global")
+    for name in imported_names(value.__code__):
+        if not _is_loaded(name, reached) and not is_installed_name(name):
+            look.leave_out(f"{value.__qualname__} imports {name}, which is not loaded yet")
     for found in look.holding(_reached, (reached, sorted(names))):
         if found is not _NOTHING:
             look.one(found)
+
+
+def _is_loaded(name: str, reached: dict[str, object]) -> bool:
+    package = dict.get(reached, "__package__")
+    return name in sys.modules or f"{package}.{name}" in sys.modules
 
 
 def _reached(names: tuple[dict[str, object], list[str]]) -> list[object]:

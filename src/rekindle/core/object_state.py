@@ -12,6 +12,8 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -125,6 +127,7 @@ def slot(get: Getter, value: object) -> object:
         return None
 
 
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
 _ALL_NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
 _READS_A_GLOBAL = frozenset(
@@ -157,6 +160,23 @@ def global_names(code: CodeType) -> frozenset[str]:
             if type(constant) is CodeType:
                 names |= global_names(constant)
         known = _NAMES_OF_CODE[id(code)] = (code, frozenset(names))
+    return known[1]
+
+
+_IMPORTS_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
+
+
+def imported_names(code: CodeType) -> frozenset[str]:
+    """The names of modules that a function imports when it is called, with functions within it."""
+    known = _IMPORTS_OF_CODE.get(id(code))
+    if known is None:
+        names: set[str] = set()
+        if _IMPORT_NAME in code.co_code[::2]:
+            names = {str(step.argval) for step in dis.get_instructions(code) if step.opcode == _IMPORT_NAME}
+        for constant in code.co_consts:
+            if type(constant) is CodeType:
+                names |= imported_names(constant)
+        known = _IMPORTS_OF_CODE[id(code)] = (code, frozenset(names))
     return known[1]
 
 
@@ -194,6 +214,21 @@ def is_installed(module: ModuleType) -> bool:
     """Whether a module is Python's or that of any installed package, and not of a script's own files."""
     file = vars(module).get("__file__")
     return type(file) is not str or os.path.realpath(file).startswith(_FOLDERS)
+
+
+@cache
+def is_installed_name(name: str) -> bool:
+    """Whether a module that is not loaded yet would be that of an installed package."""
+    if is_library(name):
+        return True
+    try:
+        spec = find_spec(name.partition(".")[0])
+    except Exception:  # Whatever a finder of the script's own does.
+        return False
+    origin = None if spec is None else spec.origin
+    return origin in ("built-in", "frozen") or (
+        origin is not None and os.path.realpath(origin).startswith(_FOLDERS)
+    )
 
 
 def _installed_folders() -> tuple[str, ...]:
