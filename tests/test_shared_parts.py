@@ -256,8 +256,9 @@ def test_lists_are_found_through_wrappers_and_under_all_their_names():
 
 
 def test_torchvisions_folder_is_proven(tmp_path):
-    from torchvision.datasets import ImageFolder
+    from benchmarks.torchvision_on_cpu import torchvision
 
+    ImageFolder = torchvision.datasets.ImageFolder  # noqa: N806
     (tmp_path / "class").mkdir()
     for name in NAMES:
         (tmp_path / "class" / f"{name[-1]}.png").touch()
@@ -306,6 +307,7 @@ def importing_of_libraries(batch):
     import this
 
     import numpy.polynomial
+
     import rekindle.tools.cli
 
     return this, numpy, rekindle, batch if batch is not None and type(batch) is list else ()
