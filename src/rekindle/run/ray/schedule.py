@@ -8,7 +8,8 @@ from rekindle.core import counter_rng
 from rekindle.run.ray.unit_results import Request, UnitResults
 
 _WORTHWHILE_SECONDS = 0.01  # of work in a request: less, and its way through the cluster costs more
-_REQUESTS_PER_ACTOR = 2  # of a batch, so that a slow sample holds up little
+# Of a batch, so that a slow sample holds up little; but one is enough for what takes an actor no longer.
+_REQUESTS_PER_ACTOR, _SHORT_SECONDS = 2, 0.1
 
 
 class Schedule:
@@ -104,8 +105,12 @@ def home_of(ids: list[int], size: int) -> list[int]:
 
 
 def _stretch(rows: int, size: int, sample_seconds: float | None) -> int:
-    evenly = -(-rows // size)
+    """How many rows a request has."""
+    evenly = max(-(-rows // size), 1)
     if sample_seconds is None:
-        return max(evenly, 1)
-    worthwhile = int(_WORTHWHILE_SECONDS / max(sample_seconds, 1e-9)) + 1
-    return max(-(-rows // (size * _REQUESTS_PER_ACTOR)), min(worthwhile, rows), 1)
+        return evenly
+    worthwhile, short = (
+        int(seconds / max(sample_seconds, 1e-9)) + 1 for seconds in (_WORTHWHILE_SECONDS, _SHORT_SECONDS)
+    )
+    fewest = -(-rows // (size * _REQUESTS_PER_ACTOR))
+    return max(fewest, min(worthwhile, rows), min(short, evenly), 1)
