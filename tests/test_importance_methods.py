@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 import rekindle as rk
 from rekindle.choose import Measured, Scores
+from rekindle.choose import scores as scores_module
+from rekindle.choose.importance import percentiles as percentiles_module
+from rekindle.choose.importance import systematic_sampling
 from rekindle.choose.importance.criteria import cross_entropy, cross_entropy_of_iowa, importance, io, margin
 from rekindle.choose.importance.method import arrays_read_by, as_method
-from rekindle.choose.importance.percentiles import percentiles
+from rekindle.choose.importance.percentiles import levels_of, percentiles
 from rekindle.choose.importance.systematic_sampling import (
+    SystematicDraw,
     capped,
     lowest,
     share_of,
     smallest,
-    systematic,
 )
 from rekindle.choose.selection import validated
 from scored import METHODS, scored
@@ -198,7 +201,8 @@ def test_selective_backprop_corrects_by_no_more_than_its_floor(size, floor):
 def test_systematic_draws_are_never_off_by_a_whole_one(expected, offset, seed):
     expected = np.array(expected)
     order = np.random.default_rng(seed).permutation(len(expected))
-    counts = systematic(expected, order, offset)
+    drawing = SystematicDraw(order, offset, float(expected.sum()))
+    counts = drawing.next(expected)
     assert (np.abs(counts - expected) < 1 + 1e-6).all()
     assert abs(counts.sum() - expected.sum()) < 1 + 1e-6
 
@@ -214,6 +218,41 @@ def test_capped_chances_add_up_and_keep_their_order(wanted, data):
     assert (np.diff(chances[order]) >= -1e-9).all()
     free = chances < 1 - 1e-9
     assert np.ptp(chances[free] / wanted[free]) < 1e-6 if free.any() else True
+
+
+@given(st.lists(st.floats(0.01, 3), min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 99))
+def test_systematic_draws_go_on_from_stretch_to_stretch(expected, length, seed):
+    expected, order = np.array(expected), np.random.default_rng(seed).permutation(length)
+    drawing = SystematicDraw(order, seed / 100, float(expected.sum()))
+    parts = [expected[start : start + length] for start in range(0, len(expected), length)]
+    drawn = [drawing.next(part) for part in parts]
+    assert (np.abs(np.concatenate(drawn) - expected) < 1 + 1e-6).all()
+    before = np.cumsum([part.sum() for part in parts]), np.cumsum([one.sum() for one in drawn])
+    assert (np.abs(before[0] - before[1]) < 1 + 1e-4).all()
+
+
+@given(st.lists(st.floats(-10, 10, width=32) | st.sampled_from([np.inf, 0.5]), min_size=1, max_size=80))
+def test_percentiles_are_those_of_a_sort_but_for_equal_levels(values):
+    values = np.array(values, dtype=np.float32)
+    levels = levels_of(values)
+    below = (levels[None, :] < levels[:, None]).sum(1)
+    equal = (levels[None, :] == levels[:, None]).sum(1)
+    assert percentiles(values) == pytest.approx((below + equal / 2) / len(values))
+    higher = values[:, None] > values[None, :] + 2.0**-11 * np.abs(values[None, :])
+    assert (levels[:, None] > levels[None, :])[higher & (np.abs(values[None, :]) > 1e-30)].all()
+
+
+@pytest.mark.parametrize(
+    "name", ["SelectiveBackprop", "OnlineBatchSelection", "InfoBatch", "RandomSubset", "Buckets"]
+)
+def test_more_samples_than_a_stretch_are_chosen_by_the_same_rule(name, monkeypatch):
+    scores, method = scored(3000, 5), METHODS[name]()
+    whole = len(method.plan(1, scores)[0])
+    for module in (scores_module, systematic_sampling, percentiles_module):
+        monkeypatch.setattr(module, "STRETCH", 500)
+    ids, _ = METHODS[name]().plan(1, scored(3000, 5))
+    assert abs(len(ids) - whole) <= 1
+    assert (np.diff(ids) >= 0).all()
 
 
 def test_equal_values_are_drawn_by_the_tie_breaker():
@@ -245,7 +284,7 @@ def test_criteria_are_those_of_iowa():
     assert margin(scores) == pytest.approx(1 - (p - rival))
     scores.load_seconds[:] = np.linspace(0.1, 1, 100)
     scores.nbytes[:] = 1000
-    assert io(scores, 0.25) == pytest.approx(
+    assert io(scores, 0.25)(slice(None)) == pytest.approx(
         1 / (0.25 * scores.load_seconds / scores.load_seconds.mean() + 0.75)
     )
 

@@ -7,13 +7,15 @@ from numpy.typing import NDArray
 
 from rekindle.choose.balanced_shuffle import balanced_order
 from rekindle.choose.draws import earlier_occurrences
-from rekindle.choose.plan import left_out_of
+from rekindle.choose.plain_sequence import shuffled_order
+from rekindle.choose.plan import EpochSequence, left_out_of
 from rekindle.choose.planned_rows import PlannedRows, constant
 from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.refurbish_sequence import CostsOf
 from rekindle.choose.shard import EpochLayout, Shard
 from rekindle.core import counter_rng
+from rekindle.core.keyed_permutation import KeyedPermutation
 
 _Numbers = NDArray[np.int64]
 
@@ -32,6 +34,20 @@ class ArraySequence:
         return self._rows.part(slice(first, first + count * stride, stride))
 
 
+class ShuffledRows:
+    """The same in a keyed order, which is evaluated as rows are asked for."""
+
+    first_rank = 0
+
+    def __init__(self, rows: PlannedRows, epoch: int, order: KeyedPermutation) -> None:
+        self._rows, self.epoch, self.length, self._order = rows, epoch, len(rows.ids), order
+        self.period = max(self.length, 1)
+
+    def rows(self, first: int, count: int, stride: int) -> PlannedRows:
+        """The rows at `first`, `first + stride`, …"""
+        return self._rows.part(self._order.forward(first + stride * np.arange(count)))
+
+
 def chosen_sequence(
     ids: _Numbers,
     weights: NDArray[np.float32],
@@ -47,7 +63,7 @@ def chosen_sequence(
     refresh: Refresh | None = None,
     balance: bool = True,
     costs_of: CostsOf | None = None,
-) -> ArraySequence:
+) -> EpochSequence:
     """Chosen samples, shuffled or as they are, for ranks that take them in turn.
 
     `weights` says what each counts for, and `uses` how often it was used before: by that, and not by epochs,
@@ -57,9 +73,10 @@ def chosen_sequence(
     """
     turns = _turns(ids, epoch)
     if refresh is None:
-        order = counter_rng.permutation(len(ids), seed, epoch) if shuffle else np.arange(len(ids))
         rows = PlannedRows(ids, epoch, turns, constant(np.bool_(True), len(ids)), weights)
-        return ArraySequence(rows.part(order), epoch)
+        if not shuffle:
+            return ArraySequence(rows, epoch)
+        return ShuffledRows(rows, epoch, shuffled_order(len(ids), seed, epoch))
     generations = refresh.generations(ids, uses) if cached is None else cached
     is_due = (generations == uses) | (generations < 0)
     generations = np.where(is_due, uses, generations)
@@ -136,6 +153,6 @@ def _without(order: _Numbers, left_out: _Numbers) -> _Numbers:
 
 def _turns(ids: _Numbers, epoch: int) -> int | _Numbers:
     """A turn for each row: occurrences are counted in `ids`, whichever order and rank they get."""
-    if np.bincount(ids).max(initial=0) <= 1:
+    if (ids[1:] > ids[:-1]).all() or np.bincount(ids).max(initial=0) <= 1:
         return epoch
     return epoch + earlier_occurrences(ids) * counter_rng.NEXT_DRAW

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeVar
 
@@ -10,11 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
+from rekindle.core.keyed_permutation import KeyedPermutation, keyed_permutation
 
 _LOADS_REMEMBERED = 4
-_AT_ONCE = 1 << 16  # samples
+STRETCH = 1 << 16  # samples that stay in the processor's cache while something is computed of them
 _ALWAYS_KEPT = frozenset({"loss", "epoch", "uses", "turns"})
 _Number = TypeVar("_Number", bound=np.number)
+
+
+def stretches(size: int) -> Iterator[slice]:
+    """All samples, some at a time: what is computed of them on the way takes no memory for each.
+
+    >>> [(part.start, part.stop) for part in stretches(100_000)]
+    [(0, 65536), (65536, 100000)]
+    """
+    return (slice(start, min(start + STRETCH, size)) for start in range(0, size, STRETCH))
 
 
 class Measured(NamedTuple):
@@ -154,13 +164,21 @@ class Scores:
     @property
     def accuracy(self) -> float:
         """The share that was right when measured last, among those with logits; NaN for none."""
-        with_logits = self.correct >= 0
-        return float(self.correct[with_logits].mean(dtype=np.float64)) if with_logits.any() else float("nan")
+        with_logits, right = int((self.correct >= 0).sum()), int((self.correct == 1).sum())
+        return right / with_logits if with_logits else float("nan")
 
     @property
     def mean_loss(self) -> float:
         """The mean of all samples' last losses; NaN if there are none."""
-        return float(self.loss[self.known].mean(dtype=np.float64)) if self.known.any() else float("nan")
+        total, count = 0.0, 0
+        for part in stretches(len(self)):
+            known = self.loss[part][self.epoch[part] >= 0]
+            total, count = total + float(known.sum(dtype=np.float64)), count + len(known)
+        return total / count if count else float("nan")
+
+    def last_losses(self, part: slice) -> NDArray[np.float32]:
+        """The last losses of some samples; infinite where none is known."""
+        return np.where(self.epoch[part] >= 0, self.loss[part], np.float32(np.inf))
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -176,11 +194,19 @@ class Scores:
         """
         step, count = counter_rng.Step.CHOICE + draw, len(self) if ids is None else len(ids)
         drawn = np.empty(count)
-        for start in range(0, count, _AT_ONCE):  # What is computed on the way stays in the processor's cache.
-            stop = min(start + _AT_ONCE, count)
-            samples = np.arange(start, stop) if ids is None else ids[start:stop]
-            drawn[start:stop] = counter_rng.uniforms(self.seed, samples, epoch, step)[:, 0]
+        for part in stretches(count):
+            samples = np.arange(part.start, part.stop) if ids is None else ids[part]
+            drawn[part] = counter_rng.uniforms(self.seed, samples, epoch, step)[:, 0]
         return drawn
+
+    def order(self, epoch: int, size: int, draw: int = 0) -> KeyedPermutation:
+        """A random order of `size` things, as a function: the same for the same seed, epoch and draw.
+
+        Those whose place in it is below n are n of them, drawn without replacement.
+        """
+        return keyed_permutation(
+            size, counter_rng.base(self.seed, counter_rng.Step.CHOICE_ORDER + draw, epoch)
+        )
 
     def permutation(self, epoch: int, draw: int = 0) -> NDArray[np.int64]:
         """A random order of all samples: the same for the same seed, epoch and draw."""

@@ -45,6 +45,7 @@ class Step(IntEnum):
     DEALT = 0xFFFFFFF3  # what is recomputed, to the ranks
     FRESH_ORDER = 0xFFFFFFF2  # of a rank's samples that are recomputed in an epoch
     CACHED_ORDER = 0xFFFFFFF1  # of the others
+    CHOICE_ORDER = 0xFFFD0000  # of what a method chooses from, plus the number of the draw
     SUBSTITUTE = 0xFFFF0000  # plus the number of the attempt
     CHOICE = 0xFFFE0000  # plus the number of the draw
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer
-from rekindle.choose.scores import Scores
+from rekindle.choose.scores import Scores, stretches
 
 
 @dataclass
@@ -38,11 +39,29 @@ class ActiveBias(ImportanceMethod):
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples, weighted."""
-        ids, measured = np.arange(len(scores)), scores.count >= 2
-        if epoch < self.warmup or not measured.any():
-            return ids, None
-        variance = scores.variance
-        spread = np.sqrt(variance + variance**2 / np.maximum(scores.count - 1, 1))
-        mean = spread[measured].mean()
-        weights = np.where(measured, spread, mean) + self.smoothness * mean
-        return ids, weights / weights.mean() if mean > 0 else None
+        size = len(scores)
+        if epoch < self.warmup:
+            return np.arange(size), None
+        total, measured = 0.0, 0
+        for part in stretches(size):
+            spread = _spread(scores, part)
+            total, measured = total + float(np.nansum(spread)), measured + int(np.isfinite(spread).sum())
+        mean = total / max(measured, 1)
+        if mean == 0:
+            return np.arange(size), None
+        weights = np.empty(size, dtype=np.float32)
+        for part in stretches(size):  # What was not measured twice counts as the mean: that of all stays it.
+            spread = _spread(scores, part)
+            weights[part] = (np.where(np.isnan(spread), mean, spread) / mean + self.smoothness) / (
+                1 + self.smoothness
+            )
+        return np.arange(size), weights
+
+
+def _spread(scores: Scores, part: slice) -> NDArray[np.float64]:
+    """sqrt(Var + Var² / (n − 1)) of some samples; NaN where fewer than two measurements are."""
+    degrees = scores.count[part].astype(np.float64) - 1
+    degrees[degrees < 1] = np.nan
+    variance = scores.squares[part] / degrees
+    found: NDArray[np.float64] = np.sqrt(variance + variance**2 / degrees)
+    return found

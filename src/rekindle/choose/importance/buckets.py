@@ -19,7 +19,7 @@ from rekindle.choose.importance.parameter_checks import (
     check_share,
     require_logits,
 )
-from rekindle.choose.importance.systematic_sampling import lowest, share_of, smallest
+from rekindle.choose.importance.systematic_sampling import lowest, share_of
 from rekindle.choose.scores import Scores
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import ArgumentError
@@ -198,18 +198,19 @@ class Buckets(ImportanceMethod):
         if self._stagnates(scores) and self.recall is not None and waiting.any():
             self.stage, self.epochs_without_gain = 3, 0
             candidates = np.flatnonzero(waiting)
-            recalled = smallest(scores.uniforms(epoch, ids=candidates), share_of(size, self.recall_rate))
-            waiting[candidates[recalled]] = False
+            places = scores.order(epoch, len(candidates)).forward(np.arange(len(candidates)))
+            waiting[candidates[places < share_of(size, self.recall_rate)]] = False
             return
         self.stage = 2
         room = int(self.most_waiting * size) - int(waiting.sum())
         count = max(0, min(share_of(size, self.rate), room))
-        in_process = np.flatnonzero(~waiting)
-        values = importance(scores, self._criteria(scores), self.alpha)[in_process]
-        may_wait = np.isfinite(values) & (scores.probability[in_process] >= self.confidence)
-        in_process, values = in_process[may_wait], values[may_wait]
-        moved = lowest(values, count, lambda rows: scores.uniforms(epoch, draw=1, ids=in_process[rows]))
-        waiting[in_process[moved]] = True
+        values = importance(scores, self._criteria(scores), self.alpha)
+        may_wait = np.flatnonzero(
+            ~waiting & np.isfinite(values) & (scores.probability >= np.float32(self.confidence))
+        )
+        values = values[may_wait]
+        moved = lowest(values, count, lambda rows: scores.uniforms(epoch, draw=1, ids=may_wait[rows]))
+        waiting[may_wait[moved]] = True
 
     def _stagnates(self, scores: Scores) -> bool:
         accuracy = scores.accuracy

@@ -39,7 +39,7 @@ def choose_samples(
         choice = choice if refresh.shared else recomputing
         if homes is not None:
             choice = refresh.deal(choice, homes, epoch, scores.seed)
-    chosen = ids if (ids[1:] > ids[:-1]).all() else np.unique(ids)
+    chosen = ids if (ids[1:] > ids[:-1]).all() else np.flatnonzero(np.bincount(ids, minlength=1))
     scores.uses[chosen] += 1
     scores.turns[chosen if duplicates is None else duplicates.epochs.used(ids)] += 1
     return choice

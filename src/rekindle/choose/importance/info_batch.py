@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_integer, check_share
-from rekindle.choose.importance.systematic_sampling import share_of, smallest
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.systematic_sampling import share_of
+from rekindle.choose.scores import Scores, stretches
 
 
 @dataclass
@@ -46,12 +47,24 @@ class InfoBatch(ImportanceMethod):
         """All samples at or above the mean loss, and some of those below it."""
         # The part of this epoch that comes before the annealing.
         pruned = min(1.0, max(0.0, self.epochs * (1 - self.anneal) - epoch))
-        learnt = np.flatnonzero(scores.known & (scores.loss < scores.mean_loss))
-        kept = max(1, len(learnt) - share_of(len(learnt), self.ratio * pruned))
-        weights = np.ones(len(scores), dtype=np.float32)
-        if not len(learnt) or kept == len(learnt):
-            return np.arange(len(scores)), weights
-        weights[learnt] = len(learnt) / kept
-        chosen = np.ones(len(scores), dtype=bool)
-        chosen[learnt[~smallest(scores.uniforms(epoch, ids=learnt), kept)]] = False
-        return np.flatnonzero(chosen), weights[chosen]
+        size, mean = len(scores), scores.mean_loss
+
+        def is_learnt(part: slice) -> NDArray[np.bool_]:
+            return (scores.epoch[part] >= 0) & (scores.loss[part] < mean)
+
+        learnt = sum(int(np.count_nonzero(is_learnt(part))) for part in stretches(size))
+        kept = max(1, learnt - share_of(learnt, self.ratio * pruned))
+        if not learnt or kept == learnt:
+            return np.arange(size), np.ones(size, dtype=np.float32)
+        order, before = scores.order(epoch, learnt), 0
+        ids, weights = [], []
+        for part in stretches(size):
+            weight = np.ones(part.stop - part.start, dtype=np.float32)
+            here = np.flatnonzero(is_learnt(part))
+            is_kept = order.forward(np.arange(before, before + len(here))) < kept
+            weight[here] = np.where(is_kept, learnt / kept, 0)
+            chosen = np.flatnonzero(weight)
+            ids.append(chosen + part.start)
+            weights.append(weight[chosen])
+            before += len(here)
+        return np.concatenate(ids), np.concatenate(weights)

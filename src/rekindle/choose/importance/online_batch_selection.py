@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
-from rekindle.choose.importance.systematic_sampling import share_of, systematic
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.percentiles import LevelCounts
+from rekindle.choose.importance.systematic_sampling import SystematicDraw, share_of
+from rekindle.choose.scores import Scores, stretches
 
 
 @dataclass
@@ -19,7 +21,8 @@ class OnlineBatchSelection(ImportanceMethod):
     Loshchilov, Hutter: "Online Batch Selection for Faster Training of Neural Networks", 2015. Of N samples,
     the i-th hardest is drawn in proportion to exp(−i · ln(s) / N): the first is s times as likely as the
     last. s goes from `pressure` to `final_pressure` in even ratios over the epochs. The paper re-ranks within
-    an epoch; here the losses of the last one count for all of the next.
+    an epoch; here the losses of the last one count for all of the next, and samples whose losses agree in the
+    first twelve significant bits have the mean chance of their ranks.
 
     Args:
         epochs: How many epochs the training has.
@@ -50,15 +53,26 @@ class OnlineBatchSelection(ImportanceMethod):
         """Samples drawn by rank, some of them several times."""
         size = len(scores)
         count = max(1, share_of(size, self.keep))
-        rank = np.zeros(size)
-        if scores.known.any():
-            hardest_first = -np.where(scores.known, scores.loss, np.inf)
-            rank[np.lexsort((scores.uniforms(epoch), hardest_first))] = np.arange(size)
+        levels = LevelCounts.of(scores.last_losses, size)
         done = min(1.0, epoch / max(1, self.epochs - 1))
         pressure = self.pressure ** (1 - done) * self.final_pressure**done
-        chances = np.exp(-rank * np.log(pressure) / size)
-        expected = chances * (count / chances.sum())
-        offset = float(scores.uniforms(epoch, draw=2)[0])
-        counts = systematic(expected, scores.permutation(epoch, draw=1), offset)
-        ids = np.repeat(np.arange(size), counts)
-        return ids, 1 / expected[ids] if self.correct else None
+        chances = _mean_chances(levels.counts, float(np.log(pressure)) / size)
+        expected_of = levels.look_up(chances * (count / float(chances @ levels.counts)))
+        drawing = SystematicDraw.of(scores, epoch, float(count))
+        ids, weights = [], []
+        for part in stretches(size):
+            own = expected_of(scores.last_losses(part))
+            drawn = np.repeat(np.arange(len(own)), drawing.next(own))
+            ids.append(drawn + part.start)
+            weights.append((1 / own[drawn] if self.correct else own[:0]).astype(np.float32))
+        return np.concatenate(ids), np.concatenate(weights) if self.correct else None
+
+
+def _mean_chances(counts: NDArray[np.int64], decline: float) -> NDArray[np.float64]:
+    """The mean of exp(−rank · decline) over the ranks of each level's samples, the hardest first."""
+    harder = counts.sum() - np.cumsum(counts)
+    if decline == 0:
+        return np.ones(len(counts))
+    means: NDArray[np.float64] = np.exp(-harder * decline) * np.expm1(-counts * decline)
+    means /= counts * np.expm1(-decline)
+    return means

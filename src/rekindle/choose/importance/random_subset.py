@@ -8,8 +8,8 @@ import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_share
-from rekindle.choose.importance.systematic_sampling import share_of, smallest
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.systematic_sampling import share_of
+from rekindle.choose.scores import Scores, stretches
 
 
 @dataclass
@@ -40,12 +40,11 @@ class RandomSubset(ImportanceMethod):
         """The subset of this epoch."""
         size = len(scores)
         count = max(1, share_of(size, self.keep))
-        if not self.cycle:
-            return np.flatnonzero(smallest(scores.uniforms(epoch), count)), None
-        epochs = -(-size // count)
-        drawn = scores.uniforms(epoch // epochs)
-        start = epoch % epochs * count
-        part = smallest(drawn, start + count) & ~smallest(drawn, start)
-        if start + count > size:
-            part |= smallest(drawn, start + count - size)
-        return np.flatnonzero(part), None
+        epochs = -(-size // count) if self.cycle else 1
+        order, start = scores.order(epoch // epochs, size), epoch % epochs * count
+        ids = []
+        for part in stretches(size):
+            places = order.inverse(np.arange(part.start, part.stop)) - start
+            places += size * (places < 0)  # Behind the last come the first.
+            ids.append(np.flatnonzero(places < count) + part.start)
+        return np.concatenate(ids), None

@@ -8,9 +8,9 @@ import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
-from rekindle.choose.importance.percentiles import percentiles
-from rekindle.choose.importance.systematic_sampling import capped, share_of, systematic
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.percentiles import LevelCounts
+from rekindle.choose.importance.systematic_sampling import SystematicDraw, capped, share_of
+from rekindle.choose.scores import Scores, stretches
 
 
 @dataclass
@@ -20,8 +20,8 @@ class SelectiveBackprop(ImportanceMethod):
     Jiang et al.: "Accelerating Deep Learning by Focusing on the Biggest Losers", 2019. The paper passes every
     sample forward and decides then; here the decision is taken before loading, on the last loss known, which
     saves the forward pass and the loading as well. The paper estimates percentiles from the last 1,024
-    losses; all samples' last losses are known here, so they are exact. Samples without a loss count as the
-    hardest.
+    losses; here they are among all samples' last losses, of which the first twelve significant bits count.
+    Samples without a loss count as the hardest.
 
     Args:
         beta: The power β: 3 keeps about a quarter.
@@ -55,15 +55,22 @@ class SelectiveBackprop(ImportanceMethod):
         """Samples drawn by their chances; how many are drawn is not random."""
         if epoch < self.warmup:
             return np.arange(len(scores)), None
-        loss = np.where(scores.known, scores.loss, np.inf)
-        chances = percentiles(loss) ** self.beta
+        size, counts = len(scores), LevelCounts.of(scores.last_losses, len(scores))
+        chances = counts.percentiles() ** self.beta  # of each level
         if self.correct:
             chances = np.maximum(chances, self.floor)
         if self.keep is not None:
-            chances = capped(chances, max(1, share_of(len(scores), self.keep)))
-        uniforms = scores.uniforms(epoch)
-        order = np.argsort(uniforms, kind="stable")
-        ids = np.flatnonzero(systematic(chances, order, float(scores.uniforms(epoch, draw=1)[0])))
-        if not len(ids):
-            ids = np.argmax(loss, keepdims=True)
-        return ids, 1 / chances[ids] if self.correct else None
+            chances = capped(chances, max(1, share_of(size, self.keep)), counts.counts)
+        drawing = SystematicDraw.of(scores, epoch, float(chances @ counts.counts))
+        chance_of = counts.look_up(chances)
+        ids, weights = [], []
+        for part in stretches(size):
+            own = chance_of(scores.last_losses(part))
+            drawn = np.flatnonzero(drawing.next(own))
+            ids.append(drawn + part.start)
+            weights.append((1 / own[drawn] if self.correct else own[:0]).astype(np.float32))
+        chosen = np.concatenate(ids)
+        if not len(chosen):
+            chosen = np.argmax(scores.last_losses(slice(0, size)), keepdims=True)
+            weights = [(1 / chances[-1:]).astype(np.float32)]
+        return chosen, np.concatenate(weights) if self.correct else None

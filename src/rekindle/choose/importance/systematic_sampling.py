@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.choose.scores import STRETCH, Scores
+
+_ROUNDING = 1e-5  # more than sums of a billion chances are off by
+
 
 def share_of(count: int, share: float) -> int:
     """That share of so many samples, rounded to the nearest integer (halves up).
@@ -57,47 +61,72 @@ def _below(values: NDArray[Any], count: int) -> tuple[NDArray[np.bool_], NDArray
     return below, np.flatnonzero(equal), count - int(np.count_nonzero(below))
 
 
-def systematic(expected: NDArray[np.float64], order: NDArray[np.int64], offset: float) -> NDArray[np.int64]:
-    """How often each sample is drawn, so that it is `expected` on average and never off by 1 or more.
+class SystematicDraw:
+    """How often samples are drawn, so that it is as expected on average and never off by 1 or more.
 
-    Systematic sampling (Madow, 1949): samples lie on a line, in a random `order`, each as long as it is
-    expected to be drawn; marks at distance 1, from a random `offset` in [0, 1) on, hit those that are drawn.
-    The total is that of `expected`, rounded down or up.
+    Systematic sampling (Madow, 1949): samples lie on a line, each as long as it is expected to be drawn;
+    marks at distance 1, from a random `offset` in [0, 1) on, hit those that are drawn. Samples are given
+    stretch by stretch, and lie in a random order within each: in `order`, of as many as the longest has. How
+    many are drawn of all is what is expected, rounded down or up: `total`, if that is an integer but for
+    rounding.
 
-    >>> systematic(np.array([0.5, 0.5, 2.0]), np.array([0, 1, 2]), 0.75).tolist()
+    >>> SystematicDraw(np.array([0, 1, 2]), offset=0.75, total=3).next(np.array([0.5, 0.5, 2.0])).tolist()
     [1, 0, 2]
     """
-    ends = np.cumsum(expected[order])
-    # A total that should be an integer must not lose its last mark to rounding.
-    total = np.round(ends[-1])
-    if len(ends) and abs(ends[-1] - total) < 1e-6 * max(1.0, total):
-        ends *= total / ends[-1] if ends[-1] else 1
-        ends[-1] = total
-    marks = np.floor(ends + offset)
-    counts = np.empty(len(order), dtype=np.int64)
-    counts[order] = np.diff(marks, prepend=np.floor(offset)).astype(np.int64)
-    return counts
+
+    def __init__(self, order: NDArray[np.int64], offset: float, total: float) -> None:
+        # A total that should be an integer must not lose its last mark to rounding, nor gain one.
+        self._end = min(max(offset, _ROUNDING), 1 - _ROUNDING)
+        nearest = np.round(total)
+        self._scale = nearest / total if total and abs(total - nearest) < 1e-6 * max(1.0, nearest) else 1.0
+        self._order = order
+
+    @classmethod
+    def of(cls, scores: Scores, epoch: int, total: float) -> SystematicDraw:
+        """The draw of an epoch from all samples, in stretches."""
+        count = min(STRETCH, len(scores))
+        offset = float(scores.uniforms(epoch, draw=1, ids=np.zeros(1, dtype=np.int64))[0])
+        return cls(scores.order(epoch, count).forward(np.arange(count)), offset, total)
+
+    def next(self, expected: NDArray[np.float64]) -> NDArray[np.int64]:
+        """How often each of the next samples is drawn."""
+        order = self._order if len(expected) == len(self._order) else self._order[self._order < len(expected)]
+        ends = np.cumsum(expected[order])
+        ends *= self._scale
+        ends += self._end
+        marks = np.floor(ends)
+        counts = np.empty(len(order), dtype=np.int64)
+        counts[order] = np.diff(marks, prepend=np.floor(self._end)).astype(np.int64)
+        self._end = float(ends[-1] - marks[-1]) if len(ends) else self._end
+        return counts
 
 
-def capped(wanted: NDArray[np.float64], total: int) -> NDArray[np.float64]:
+def capped(
+    wanted: NDArray[np.float64], total: int, counts: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
     """Numbers in proportion to `wanted`, none above 1, that add up to `total` (at most the number of them).
+
+    With `counts`, each number stands for so many.
 
     >>> capped(np.array([1.0, 1.0, 8.0]), 2).tolist()
     [0.5, 0.5, 1.0]
     """
-    result = np.array(wanted, dtype=np.float64)
-    if total >= len(result):
-        return np.ones_like(result)
-    descending = np.argsort(-result, kind="stable")
-    values = result[descending]
+    counts = np.ones(len(wanted), dtype=np.int64) if counts is None else counts
+    result = np.ones(len(wanted))
+    if total >= counts.sum():
+        return result
+    some = np.flatnonzero(counts)
+    descending = some[np.argsort(-wanted[some], kind="stable")]
+    values, each = wanted[descending], counts[descending]
     # With the k largest at 1, the others share what is left: take the first k that leaves none above 1.
-    rest = values.sum() - np.concatenate([[0], np.cumsum(values)[:-1]])
-    left = total - np.arange(len(values))
+    sums = np.cumsum(values * each)
+    rest = sums[-1] - np.concatenate([[0], sums[:-1]])
+    left = total - (np.cumsum(each) - each)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factors = left / rest
-    fits = (left >= 0) & (values * factors <= 1)
-    full = int(np.argmax(fits)) if fits.any() else total
-    out = np.ones_like(values)
-    out[full:] = np.clip(values[full:] * factors[full], 0, 1) if full < total else 0
-    result[descending] = out
+        fits = (left >= 0) & (values * (left / rest) <= 1)
+    if fits.any():
+        full = int(np.argmax(fits))
+        result[descending[full:]] = np.clip(values[full:] * (left[full] / rest[full]), 0, 1)
+    else:  # All that is left over is 0: the first of it take what there is.
+        result[descending] = np.clip(left / each, 0, 1)
     return result
