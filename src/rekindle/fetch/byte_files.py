@@ -16,6 +16,9 @@ import resource
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rekindle.errors import DataError, FormatError
 from rekindle.fetch.regular_file import check_regular, open_regular
 
@@ -120,6 +123,11 @@ class LocalFile:
                 f"{self.name!r} at byte {offset}: the file has been truncated since it was opened."
             )
         return self._view[offset:end]
+
+    def mapped(self, end: int) -> NDArray[np.uint8]:
+        """The whole file, of which the first `end` bytes are known to exist; FormatError if they do not."""
+        self.read(end - 1, 1)
+        return np.frombuffer(self._view, dtype=np.uint8)
 
     def copy(self, offset: int, length: int) -> bytes:
         """These bytes, read by the system while other threads run."""

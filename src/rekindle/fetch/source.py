@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,16 @@ Encoded = bytes | memoryview
 Array = NDArray[Any]
 # An encoded image, or an array that needs no decoding.
 Stored = Encoded | Array
+
+
+class MappedSamples(NamedTuple):
+    """Where samples lie in files that are mapped into memory, in one row each; within them, for certain."""
+
+    memory: dict[int, NDArray[np.uint8]]  # the files that are needed, by their numbers
+    files: NDArray[np.int64]  # −1 for a sample that has to be read in another way
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    labels: NDArray[np.int64]
 
 
 @runtime_checkable

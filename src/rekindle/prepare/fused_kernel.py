@@ -13,6 +13,7 @@ the GIL.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -32,6 +33,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
 Values: TypeAlias = NDArray[np.uint8 | np.float32]  # results
 Table: TypeAlias = Values  # 3 × 256: the result for each value of each channel
+Convert: TypeAlias = Callable[[Bytes, Table, Floats, Values], None]  # image, table, constants, out
 
 IDENTITY = np.ascontiguousarray(np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 256)))
 USE_TABLE: Floats = np.empty((0, 3), dtype=np.float32)
@@ -170,10 +172,18 @@ def splits_in_place() -> bool:
     return np.array_equal(out, image.transpose(2, 0, 1))
 
 
-def normalization(table: Table, mean: Floats, std: Floats, channels_last: bool = False) -> Floats:
+def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:
+    """Write a whole image to `out`, channels × rows × columns."""
+    finish(image, 0, 0, False, False, np.zeros(3, dtype=np.uint8), table, constants, out)
+
+
+def normalization(
+    table: Table, mean: Floats, std: Floats, channels_last: bool = False, convert: Convert = convert_image
+) -> Floats:
     """The constants to compute the table's values with, if the results are bit-identical; else `USE_TABLE`.
 
-    Tried on every value at every position in a row: it takes a processor with fused multiply-add.
+    `convert` is tried on every value at every position in a row: it takes a processor with fused
+    multiply-add.
     """
     if table.dtype != np.float32:
         return USE_TABLE
@@ -187,5 +197,5 @@ def normalization(table: Table, mean: Floats, std: Floats, channels_last: bool =
     computed = np.empty((3, 256, _WIDTH), dtype=np.float32)
     if channels_last:
         computed = np.moveaxis(np.empty((256, _WIDTH, 3), dtype=np.float32), 2, 0)
-    finish(image, 0, 0, False, False, np.zeros(3, dtype=np.uint8), table, constants, computed)
+    convert(image, table, constants, computed)
     return constants if computed.tobytes() == table[:, values].tobytes() else USE_TABLE

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from rekindle.prepare.lookup_table import by_channel
 from rekindle.prepare.steps.compose import input_checks
-from rekindle.prepare.steps.crop import CenterCrop, Pad, RandomCrop
+from rekindle.prepare.steps.crop import CenterCrop, Pad, RandomCrop, RandomResizedCrop
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.steps.image_step import ChanceStep, as_image
+from rekindle.prepare.steps.parameters import InterpolationMode
 from rekindle.prepare.steps.point_operations import PointStep, Table, compile_tables, look_up
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import Conversion
@@ -104,6 +105,17 @@ def find_fused_tail(steps: list[BoundStep[Step]]) -> FusedTail:
             break
         before.pop()
     return FusedTail(before, crop, flips, points)
+
+
+def crop_of_unit(tail: FusedTail) -> BoundStep[RandomResizedCrop] | None:
+    """The step before what the kernel does, if it is the only one and `unit_pipeline` knows it."""
+    if len(tail.before) != 1 or tail.crop is not None:
+        return None
+    bound = tail.before[0]
+    step = bound.step
+    if type(step) is not RandomResizedCrop or step.interpolation is not InterpolationMode.BILINEAR:
+        return None
+    return None if bound.checks_input else BoundStep(step, bound.uniforms)
 
 
 def merge_point_steps(steps: list[BoundStep[Step]]) -> list[BoundStep[Step]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError, DecodeError
+from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.source import Array, Source, Stored
 from rekindle.prepare.native_images import NativeImages, Transform, own_steps
 from rekindle.prepare.steps.step import Image, Uniforms, Value
@@ -20,6 +21,7 @@ from rekindle.prepare.third_party_transforms import on_arrays
 
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
+    from rekindle.prepare.pipeline import Pipeline
 
 _READ_TOGETHER, _BYTES_TOGETHER = 16, 4 << 20  # files, and bytes that end it earlier
 
@@ -49,6 +51,12 @@ class ImageDataset(NativeImages):
         self._limits = limits
         self._third_party: Callable[[Image], Value] | None = None
         self._set_transform(transform, place, dtype, channels_last)
+
+    def _use(self, pipeline: Pipeline) -> None:
+        super()._use(pipeline)
+        # Of a source of another kind, or one that was changed, nothing is known but what `read` gives.
+        is_packed = type(self.source) is Packed and "read" not in vars(self.source)
+        self._maps = is_packed and pipeline.runs_mapped()
 
     def _set_transform(
         self,
@@ -171,29 +179,28 @@ class ImageDataset(NativeImages):
     def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
         """Write an image to each row of `out`, given a row of random numbers for each; returns the labels."""
         assert self._pipeline is not None
-        run, read, target = self._pipeline.run, self.source.read, self.source.target
-        labels: list[int] = []
-        row = 0
-        while row < len(indices):
+        pipeline, read = self._pipeline, self.source.read
+        indices = [*map(self._check, indices)]
+        labels, left = None, [*range(len(indices))]
+        if self._maps:  # Raw images of packed files are written straight from there.
+            assert isinstance(self.source, Packed)
+            mapped = self.source.mapped(np.array(indices, dtype=np.int64))
+            left, labels = pipeline.run_mapped(mapped, uniforms, out), mapped.labels.tolist()
+        while left:
             # A few files first, then their pixels: a system call in between leaves the processor's caches
             # cold, which costs Python more than the call itself.
-            encoded: list[tuple[int, Stored]] = []
-            nbytes = index = 0
-            try:
-                for given in indices[row : row + _READ_TOGETHER]:
-                    index = self._check(given)
-                    data = read(index)
-                    encoded.append((index, data))
-                    nbytes += data.nbytes if isinstance(data, np.ndarray) else len(data)
-                    if nbytes > _BYTES_TOGETHER:
-                        break
-                for index, data in encoded:  # noqa: B007 (for the error)
-                    run(data, uniforms[row], out[row])
-                    row += 1
-            except DecodeError as error:
-                raise self.located(error, index) from error
-            labels += [target(index) for index, _ in encoded]
-        return labels
+            encoded: list[Stored] = []
+            nbytes = 0
+            for row in left[:_READ_TOGETHER]:
+                data = read(indices[row])
+                encoded.append(data)
+                nbytes += data.nbytes if isinstance(data, np.ndarray) else len(data)
+                if nbytes > _BYTES_TOGETHER:
+                    break
+            count = len(encoded)
+            pipeline.run_unit(encoded, left[:count], uniforms, out)
+            left = left[count:]
+        return [*map(self.source.target, indices)] if labels is None else labels
 
     def raw(self, index: int) -> Stored:
         index = self._check(index)

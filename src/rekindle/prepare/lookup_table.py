@@ -55,13 +55,19 @@ def lookup_table(steps: Sequence[Step], dtype: torch.dtype | None) -> tuple[fuse
 
 
 def normalization_of(
-    steps: Sequence[Step], table: fused_kernel.Table, channels_last: bool = False
+    steps: Sequence[Step],
+    table: fused_kernel.Table,
+    channels_last: bool = False,
+    convert: fused_kernel.Convert = fused_kernel.convert_image,
 ) -> fused_kernel.Floats:
-    """The constants to compute the table's values with; `fused_kernel.USE_TABLE` if that is not exact."""
+    """The constants to compute the table's values with; `fused_kernel.USE_TABLE` if that is not exact.
+
+    `convert` is what will compute them.
+    """
     step = next((step for step in steps if isinstance(step, Normalize)), None)
     given = ((0.0,), (1.0,)) if step is None else (step.mean, step.std)
     mean, std = (np.broadcast_to(np.array(values, dtype=np.float32), 3) for values in given)
-    return fused_kernel.normalization(table, mean, std, channels_last)
+    return fused_kernel.normalization(table, mean, std, channels_last, convert)
 
 
 def by_channel(table: point_operations.Table) -> NDArray[np.uint8]:

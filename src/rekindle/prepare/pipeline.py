@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rekindle.core.compiled_rng import compile_uniforms
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError
-from rekindle.fetch.source import Stored
+from rekindle.fetch.source import MappedSamples, Stored
 from rekindle.prepare import fused_kernel
 from rekindle.prepare.decode.decode import decode_with, pixels_of, read_header
 from rekindle.prepare.decode.partial_decode import decode_window
@@ -33,7 +33,9 @@ from rekindle.prepare.decode.raw_pixels import check_pixels, crop_first, writabl
 from rekindle.prepare.fused_kernel import Values
 from rekindle.prepare.fusion import (
     BoundStep,
+    FusedTail,
     bind,
+    crop_of_unit,
     crop_offsets,
     crops_many,
     find_fused_tail,
@@ -47,6 +49,9 @@ from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import FirstChannel
+
+if TYPE_CHECKING:
+    from rekindle.prepare.unit_pipeline import UnitPipeline
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Pipeline:
     # What follows from the steps, which are looked at: where a parameter is set, another pipeline is made.
     immutable_attributes = (
         "limits", "output", "_after", "_middle", "_crop", "_unfused", "_table", "_constants", "_fill",
-        "_first_window", "_flips",
+        "_first_window", "_flips", "_unit",
     )  # fmt: skip
 
     def __init__(
@@ -117,7 +122,8 @@ class Pipeline:
         self._converts = bool(on_tensors)
         if channels_last and not self._converts:
             raise ArgumentError("channels_last is for tensors: add ToTensor() to the transform.")
-        self._middle, self._crop, flips, points = find_fused_tail(on_images)
+        tail = find_fused_tail(on_images)
+        self._middle, self._crop, flips, points = tail
         self._unfused = bound[len(self._middle) :]
         self._middle = merge_point_steps(self._middle)
         steps_on_tensors = list(map(attrgetter("step"), on_tensors))
@@ -132,7 +138,13 @@ class Pipeline:
         self._table = fused_kernel.IDENTITY if table is None else table
         if points is not None:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
-        self._constants = normalization_of(steps_on_tensors, self._table, channels_last)
+        fuses_all = self._can_fuse and not self._after and not self._is_grey
+        self._unit = self._unit_pipeline(tail, steps_on_tensors) if fuses_all else None
+        self._constants = (
+            normalization_of(steps_on_tensors, self._table, channels_last)
+            if self._unit is None
+            else fused_kernel.USE_TABLE
+        )
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         self._first_window = _first_window(self._middle)
         self._flips = [
@@ -142,10 +154,21 @@ class Pipeline:
         self.output = self._fixed_output(size)
         self._compile_kernels()
 
+    def _unit_pipeline(self, tail: FusedTail, on_tensors: Sequence[Step]) -> UnitPipeline | None:
+        crop = crop_of_unit(tail)
+        if crop is None:
+            return None
+        from rekindle.prepare.unit_pipeline import UnitPipeline
+
+        return UnitPipeline(crop, tail.flips, self._table, on_tensors, self._channels_last, self.limits)
+
     def _compile_kernels(self) -> None:
         """Compile what the steps need, or load it: before there are workers, which would each do it."""
         if self.uniforms:
             compile_uniforms()
+        if self._unit is not None:
+            self._unit.compile_kernels(self._converts and not self._channels_last)
+            return
         for one in self._middle:
             one.step.compile_kernels()
         if self._can_fuse:
@@ -183,22 +206,61 @@ class Pipeline:
         )
         return first, rest
 
+    # Several samples.
+
+    def run_unit(
+        self, stored: Sequence[Stored], rows: Sequence[int], uniforms: Uniforms, out: Values
+    ) -> None:
+        """Write the results for files' bytes (or for pixels) to these rows of `out`.
+
+        `out` and `uniforms` have a row for each sample of the unit, of which these may be some.
+        """
+        left: Sequence[int] = range(len(stored))
+        if self._unit is not None:
+            left = self._unit.write(stored, rows, uniforms, self._planes(out))
+        for number in left:
+            row = rows[number]
+            self._finish(self._begin(stored[number], uniforms[row]), uniforms[row], out[row])
+
+    def run_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
+        """Write the results for pixels that lie in mapped files; returns the rows that this cannot do."""
+        assert self._unit is not None
+        return self._unit.write_mapped(samples, uniforms, self._planes(out))
+
+    def runs_mapped(self) -> bool:
+        """Whether `run_mapped` can be called; compiles what it needs, or loads it."""
+        if self._unit is not None:
+            self._unit.compile_for_mapped()
+        return self._unit is not None
+
+    def _planes(self, out: Values) -> Values:
+        return out if self._converts else out.transpose(0, 3, 1, 2)
+
     # One sample.
 
     def run(self, data: Stored, uniforms: Uniforms, out: Values) -> None:
         """Write the result for a file's bytes (or for pixels) to `out`, which has the shape of `output`."""
-        self._finish(self._begin(data, uniforms), uniforms, out)
+        self.run_unit([data], [0], uniforms[None], out[None])
 
     def make(self, data: Stored, uniforms: Uniforms) -> Value:
         """The result for a file's bytes (or for pixels), in memory of its own."""
-        return self._finish(self._begin(data, uniforms), uniforms, None)
+        if self._unit is None:
+            return self._finish(self._begin(data, uniforms), uniforms, None)
+        out = self._empty(*self._unit.size)
+        self.run(data, uniforms, out)
+        return torch.from_numpy(out) if self._converts else out
 
     def run_image(self, image: Value, uniforms: Uniforms, out: Values) -> None:
         """Like `run`, for an image that is decoded already."""
-        self._finish(self._apply_middle(image, uniforms), uniforms, out)
+        if self._unit is not None and is_rgb(image):
+            self.run(image, uniforms, out)
+        else:
+            self._finish(self._apply_middle(image, uniforms), uniforms, out)
 
     def make_image(self, image: Value, uniforms: Uniforms) -> Value:
         """Like `make`, for an image that is decoded already."""
+        if self._unit is not None and is_rgb(image):
+            return self.make(image, uniforms)
         return self._finish(self._apply_middle(image, uniforms), uniforms, None)
 
     def _begin(self, data: Stored, uniforms: Uniforms) -> Value:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.core.progress import byte_progress_bar
 from rekindle.errors import ArgumentError, DataError, FormatError
-from rekindle.fetch.byte_files import ByteFile
+from rekindle.fetch.byte_files import ByteFile, LocalFile
 from rekindle.fetch.labels import Labels, classes_up_to, number_classes
 from rekindle.fetch.packed.index_file import BLOCK, IndexFile, index_paths, read_index, write_index
 from rekindle.fetch.packed.record_index import ROW, Indexer, IndexSettings, RecordIndex
 from rekindle.fetch.packed.sample_decoders import Decode, decoder
-from rekindle.fetch.source import Array, Stored
+from rekindle.fetch.source import Array, MappedSamples, Stored
 
 _ROW = struct.Struct("<qqIIII")
 _Row = tuple[int, int, int, int, int, int]  # offset, label, length, file, part, decoding
@@ -77,6 +77,9 @@ class Packed:
         self._decoders: list[Decode | None] = [
             decoder(decoding, self.files, index.chunks, self._limits) for decoding in index.decodings
         ]
+        # For many rows at once, with one entry more for numbers that do not exist.
+        self._undecoded = np.array([*(decode is None for decode in self._decoders), False])
+        self._mappable = np.array([*map(_mappable_size, self.files), -1])
         self._max_bytes = self._limits.encoded_bytes
         self._copies = [file.copy for file in self.files]
         if self._labels is not None and self._own_targets is None:
@@ -118,6 +121,34 @@ class Packed:
         except IndexError:
             raise self._invalid_row(index) from None
         return decode(file, offset, length, part)
+
+    def mapped(self, indices: NDArray[np.int64]) -> MappedSamples:
+        """Where samples that are bytes lie in local files, for all of these at once.
+
+        What `read` would refuse has no file here.
+        """
+        if indices.size and not 0 <= indices.min() <= indices.max() < self._size:
+            raise IndexError(f"indices {indices} are out of range: there are {self._size} samples")
+        if self._stored is not None:
+            for block in {*(indices >> _ROWS_PER_BLOCK_LOG2).tolist()}:
+                if not self._checked[block]:
+                    self._stored.check(block)
+        rows = self.index.rows[indices]
+        files, offsets = rows["file"].astype(np.int64), rows["offset"].astype(np.int64)
+        lengths = rows["length"].astype(np.int64)
+        sizes = self._mappable[np.minimum(files, len(self.files))]
+        possible = (
+            (offsets >= 0) & (offsets <= sizes - lengths) & (lengths > 0) & (lengths <= self._max_bytes)
+        )
+        possible &= self._undecoded[np.minimum(rows["decoding"], len(self._decoders))]
+        files[~possible] = -1
+        ends = offsets + lengths
+        memory = {
+            number: self.files[number].mapped(int(ends[files == number].max()))
+            for number in {*files.tolist()} - {-1}
+        }
+        labels = rows["label"] if self._own_targets is None else self._own_targets[indices]
+        return MappedSamples(memory, files, offsets, lengths, labels)
 
     def _invalid_row(self, index: int) -> FormatError:
         return FormatError(
@@ -247,7 +278,10 @@ class Packed:
         return digest.hexdigest()
 
     def __getstate__(self) -> dict[str, object]:
-        left_out = {"_stored", "_rows", "_checked", "_decoders", "_copies", "_size", "_max_bytes"}
+        left_out = {
+            "_stored", "_rows", "_checked", "_decoders", "_undecoded", "_mappable",
+            "_copies", "_size", "_max_bytes",
+        }  # fmt: skip
         if self._stored is not None:  # An index that is not in a file is pickled: to build it may take long.
             left_out.add("index")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
@@ -259,6 +293,11 @@ class Packed:
 
     def __repr__(self) -> str:
         return f"Packed({os.fspath(self.root)!r}: {len(self):,} samples in {len(self.files):,} files)"
+
+
+def _mappable_size(file: ByteFile) -> int:
+    """The size of a file that can be mapped into memory; −1 of another."""
+    return file.size if isinstance(file, LocalFile) else -1
 
 
 def _index_of(

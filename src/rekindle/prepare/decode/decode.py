@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
     height: int
     width: int
-    decoder: Literal["jpeg", "opencv", "pillow", "ppm"]
+    decoder: Literal["jpeg", "opencv", "pillow", "ppm", "none"]
     frame: Frame | None = None  # of a JPEG that libjpeg-turbo can decode
     start: int = 0  # offset of a PPM's pixels
 

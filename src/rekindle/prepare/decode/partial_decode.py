@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from rekindle.fetch.source import Encoded
-from rekindle.prepare.decode.decode import Header, decode_with
+from rekindle.prepare.decode.decode import Header, decode_with, pixels_of
 from rekindle.prepare.steps.antialiased_resize import resample
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.step import Image, Uniforms
@@ -13,25 +15,34 @@ from rekindle.prepare.steps.step import Image, Uniforms
 _PIXELS_LEFT = 2.0
 _SHRINKS = (8, 4, 2)
 
+Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
+
 
 def decode_window(header: Header, data: Encoded, step: WindowStep, uniforms: Uniforms) -> Image:
     """The image after the first step, decoded at no higher resolution than it needs."""
     window = step.checked_window(header.height, header.width, uniforms)
     if not window.lies_within(header.height, header.width):
         return step.apply(decode_with(header, data, scratch=True), uniforms)
+    image, box = decode_box(header, data, window.box, window.size)
+    return resample(image, box, window.size, step.interpolation_of(uniforms))
+
+
+def decode_box(header: Header, data: Encoded, box: Box, size: tuple[int, int]) -> tuple[Image, Box]:
+    """An image to resize a box of to `size`, and that box in it: of fewer rows or pixels, if that will do."""
+    top, left, height, width = box
+    if header.decoder == "ppm":
+        return pixels_of(header, data), box
     shrink = 1
-    spare = min(window.height / window.new_height, window.width / window.new_width) / _PIXELS_LEFT
+    spare = min(height / size[0], width / size[1]) / _PIXELS_LEFT
     if header.decoder == "jpeg" and spare >= 2:
         shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
-    image = decode_with(header, data, shrink, window.top + window.height, scratch=True)
+    image = decode_with(header, data, shrink, top + height, scratch=True)
     if shrink == 1 or image.shape[1] == header.width:
-        return resample(image, window.box, window.size, step.interpolation_of(uniforms))
-    height, width = -(-header.height // shrink), image.shape[1]
-    top, bottom = _scaled(window.top, window.height, height / header.height, height)
-    left, right = _scaled(window.left, window.width, width / header.width, width)
-    return resample(
-        image, (top, left, bottom - top, right - left), window.size, step.interpolation_of(uniforms)
-    )
+        return image, box
+    rows, columns = -(-header.height // shrink), image.shape[1]
+    top, bottom = _scaled(top, height, rows / header.height, rows)
+    left, right = _scaled(left, width, columns / header.width, columns)
+    return image, (top, left, bottom - top, right - left)
 
 
 def _scaled(start: int, length: int, scale: float, limit: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from rekindle.prepare.steps.outcomes import CONTINUOUS, Outcomes, of_counts
 from rekindle.prepare.steps.parameters import FillArgument, InterpolationArgument
 from rekindle.prepare.steps.step import Uniforms, random_integer
 
-_ATTEMPTS = 10
+ATTEMPTS = 10
 _WINDOWS = 1024  # are drawn to see how many there are
 
 
@@ -150,7 +150,7 @@ class RandomResizedCrop(WindowStep):
         area, shape, offset_y, offset_x = uniforms.tolist()
         (smallest, largest), (narrowest, widest) = self.scale, map(math.log, self.ratio)
         retries = None
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             target = height * width * (smallest + area * (largest - smallest))
             ratio = math.exp(narrowest + shape * (widest - narrowest))
             box_width, box_height = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))

@@ -1,0 +1,297 @@
+"""Boxes of images, resized, flipped, converted and normalized: all samples of a unit in one call.
+
+What `antialiased_resize.resample` and `fused_kernel.finish` do for one image, with the same results to the
+bit. An image is a matrix of bytes, rows × (columns · 3). Its rows are resized, it is transposed, its columns
+are resized as rows, and it is transposed again: now each channel is a plane, as in the result. Mirroring is
+the order in which columns are written.
+
+The kernel checks all that it is given before it reads or writes: what lies in a file may be wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+import numba
+import numpy as np
+from numba.core.typing.templates import Signature
+from numpy.typing import NDArray
+
+from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.errors import ArgumentError
+from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
+from rekindle.prepare.unit_plan import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    COLUMNS,
+    HEIGHT,
+    LEFT,
+    MIRRORED,
+    ROW,
+    SOURCE,
+    START,
+    TOP,
+    UPSIDE_DOWN,
+    WIDTH,
+    Plan,
+)
+
+check_compiled_code()
+
+_KEEP = 8 << 20  # words: larger scratch memory is freed after use
+_scratch = threading.local()
+
+
+# A product and a sum may become one instruction, which rounds once: the result is exact only with that.
+@numba.njit(nogil=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
+def _convert(source: Bytes, values: Table, c: int, to: Values) -> None:
+    """A line of a channel: by table, by (value / 255 − mean) / std, or, given nothing, as it is."""
+    if values.shape[1] == 256:
+        table = values[c]
+        for x in range(to.size):
+            to[x] = table[source[x]]
+    elif values.shape[1] == 3:
+        # Each division is a product with a correction of its error.
+        mean, std, reciprocal = values[c, 0], values[c, 1], values[c, 2]
+        whole, part = np.float32(255), np.float32(1 / 255)
+        for x in range(to.size):
+            value = np.float32(source[x])
+            quotient = value * part
+            difference = quotient + (value - quotient * whole) * part - mean
+            estimate = difference * reciprocal
+            to[x] = estimate + (difference - estimate * std) * reciprocal
+    else:
+        for x in range(to.size):
+            to[x] = source[x]
+
+
+def _signature(floats: bool, contiguous: bool) -> Signature:
+    """The types of the arguments, for results of floats or bytes."""
+    value = numba.float32 if floats else numba.uint8
+    layout: Literal["C", "A"] = "C" if contiguous else "A"
+    pixels = numba.types.Array(numba.uint8, 1, "C", readonly=True)
+    table, out = numba.types.Array(value, 2, "C"), numba.types.Array(value, 4, layout)
+    words, plan = numba.uint64[::1], numba.int64[:, ::1]
+    return numba.int64(pixels, numba.int64, plan, words, numba.uint8[::1], pixels, table, out)
+
+
+@kernel(_signature, boundscheck=False, error_model="numpy")
+def _write(
+    pixels: Bytes,
+    source: int,
+    plan: Plan,
+    words: NDArray[np.uint64],
+    written: Bytes,  # the words as bytes, to write
+    read: Bytes,  # and to read: of the same type as `pixels`
+    values: Table,
+    out: Values,
+) -> int:
+    """Write the plan's rows whose pixels these are; returns the row that is impossible, or −1."""
+    rows, columns = out.shape[2], out.shape[3]
+    tall, wide = (rows + 7) // 8, (columns + 7) // 8  # in words
+    half = words.size // 2  # for the matrix, and for the transposed one
+    if (
+        plan.shape[1] != COLUMNS
+        or out.shape[1] != 3
+        or values.shape[0] != 3
+        or not (rows and columns)
+        or written.size != 8 * words.size
+        or read.size != 8 * words.size
+        or half < 24 * tall * wide
+    ):
+        return len(plan)
+    ones, pairs, fours = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
+    n8, n16, n32 = np.uint64(8), np.uint64(16), np.uint64(32)
+    for n in range(plan.shape[0]):
+        if plan[n, SOURCE] != source:
+            continue
+        at, height, width = plan[n, START], plan[n, HEIGHT], plan[n, WIDTH]
+        top, left, box_height, box_width = (
+            plan[n, TOP],
+            plan[n, LEFT],
+            plan[n, BOX_HEIGHT],
+            plan[n, BOX_WIDTH],
+        )
+        box_wide = (3 * box_width + 7) // 8
+        if (
+            not 0 <= at < pixels.size
+            or not 0 < width <= pixels.size
+            or not 0 < height <= (pixels.size - at) // (3 * width)
+            or not 0 < box_height <= height
+            or not 0 < box_width <= width
+            or not 0 <= top <= height - box_height
+            or not 0 <= left <= width - box_width
+            or half < 8 * tall * box_wide
+            or not 0 <= plan[n, ROW] < out.shape[0]
+        ):
+            return n
+        weights = np.empty(2 * max(box_height // rows, box_width // columns) + 5)
+        sums = np.empty(max(3 * box_width, 24 * tall), np.uint16)
+        for of_columns in range(2):
+            if of_columns:
+                image, start, stride, length = read, 8 * half, 24 * tall, 24 * tall
+                old, new, across, down = box_width, columns, 3 * tall, wide
+            else:
+                image, start, stride, length = pixels, at + 3 * (top * width + left), 3 * width, 3 * box_width
+                old, new, across, down = box_height, rows, box_wide, tall
+            # As in `antialiased_resize`: weights are 1/256ths that add up to 256.
+            scale = old / new
+            stretch = scale if scale > 1.0 else 1.0
+            for y in range(new):
+                centre = (y + 0.5) * scale
+                first = int(centre - stretch + 0.5)
+                if first < 0:
+                    first = 0
+                last = int(centre + stretch + 0.5)
+                if last > old:
+                    last = old
+                total = 0.0
+                for k in range(last - first):
+                    distance = abs((first + k - centre + 0.5) / stretch)
+                    weights[k] = 1.0 - distance if distance < 1.0 else 0.0
+                    total += weights[k]
+                for x in range(length):
+                    sums[x] = np.uint16(128)
+                running, given = 0.0, 0
+                for k in range(last - first):
+                    running += 256 * (weights[k] / total)
+                    rounded = int(running + 0.5)
+                    weight = np.uint16(rounded - given)
+                    given = rounded
+                    if weight > 0:
+                        begin = start + (first + k) * stride
+                        row = image[begin : begin + length]
+                        for x in range(length):
+                            sums[x] = np.uint16(sums[x] + np.uint16(weight * np.uint16(row[x])))
+                begin = 8 * across * (new - 1 - y if of_columns and plan[n, MIRRORED] else y)
+                to = written[begin : begin + length]
+                for x in range(length):
+                    to[x] = np.uint8(sums[x] >> np.uint16(8))
+            # The matrix in the first half of the memory is transposed into the second, 8 × 8 bytes at a
+            # time, as in Hacker's Delight (7-3): bytes are exchanged, then pairs, then fours. Indices are
+            # unsigned: one that may be negative costs a test.
+            a, d = np.uint64(across), np.uint64(down)
+            for j in range(a):
+                for i in range(d):
+                    f = n8 * i * a + j
+                    w0 = words[f]
+                    f += a
+                    w1 = words[f]
+                    f += a
+                    w2 = words[f]
+                    f += a
+                    w3 = words[f]
+                    f += a
+                    w4 = words[f]
+                    f += a
+                    w5 = words[f]
+                    f += a
+                    w6 = words[f]
+                    f += a
+                    w7 = words[f]
+                    t = (w0 >> n8 ^ w1) & ones
+                    w1 ^= t
+                    w0 ^= t << n8
+                    t = (w2 >> n8 ^ w3) & ones
+                    w3 ^= t
+                    w2 ^= t << n8
+                    t = (w4 >> n8 ^ w5) & ones
+                    w5 ^= t
+                    w4 ^= t << n8
+                    t = (w6 >> n8 ^ w7) & ones
+                    w7 ^= t
+                    w6 ^= t << n8
+                    t = (w0 >> n16 ^ w2) & pairs
+                    w2 ^= t
+                    w0 ^= t << n16
+                    t = (w1 >> n16 ^ w3) & pairs
+                    w3 ^= t
+                    w1 ^= t << n16
+                    t = (w4 >> n16 ^ w6) & pairs
+                    w6 ^= t
+                    w4 ^= t << n16
+                    t = (w5 >> n16 ^ w7) & pairs
+                    w7 ^= t
+                    w5 ^= t << n16
+                    t = (w0 >> n32 ^ w4) & fours
+                    w4 ^= t
+                    w0 ^= t << n32
+                    t = (w1 >> n32 ^ w5) & fours
+                    w5 ^= t
+                    w1 ^= t << n32
+                    t = (w2 >> n32 ^ w6) & fours
+                    w6 ^= t
+                    w2 ^= t << n32
+                    t = (w3 >> n32 ^ w7) & fours
+                    w7 ^= t
+                    w3 ^= t << n32
+                    f = np.uint64(half) + n8 * j * d + i
+                    words[f] = w0
+                    f += d
+                    words[f] = w1
+                    f += d
+                    words[f] = w2
+                    f += d
+                    words[f] = w3
+                    f += d
+                    words[f] = w4
+                    f += d
+                    words[f] = w5
+                    f += d
+                    words[f] = w6
+                    f += d
+                    words[f] = w7
+        for c in range(3):
+            for y in range(rows):
+                begin = 8 * (half + (8 * tall * c + y) * wide)
+                to_row = rows - 1 - y if plan[n, UPSIDE_DOWN] else y
+                _convert(read[begin : begin + columns], values, c, out[plan[n, ROW], c, to_row])
+    return -1
+
+
+def compile_write(dtype: np.dtype[Any], contiguous: bool) -> None:
+    """Compile the kernel for results of this kind, or load it: before workers, which would each do it."""
+    _write(dtype == np.float32, contiguous)
+
+
+def write_boxes(pixels: Bytes, source: int, plan: Plan, values: Table, out: Values, widest: int) -> None:
+    """Write what the plan says of these pixels to `out`, samples × channels × rows × columns.
+
+    Args:
+        pixels: The memory that images lie in, one after the other or among other things.
+        source: The number of this memory in the plan; other rows are left alone.
+        plan: Where each sample is, and what of it is wanted.
+        values: A table (3 × 256), the constants of `normalization` (3 × 3), or nothing (3 × 0): bytes as
+            they are.
+        out: The rows that the plan names.
+        widest: The greatest width of a box in the plan.
+
+    """
+    write = _write(out.dtype == np.float32, out.flags.c_contiguous)
+    wrong = write(pixels, source, plan, *_scratch_words(out.shape[2], out.shape[3], widest), values, out)
+    if wrong >= 0:
+        row = plan[wrong].tolist() if wrong < len(plan) else plan.shape
+        raise ArgumentError(
+            f"cannot write {row} of {pixels.size} bytes to an array of {out.dtype} {out.shape}"
+        )
+
+
+def _scratch_words(rows: int, columns: int, widest: int) -> tuple[NDArray[np.uint64], Bytes, Bytes]:
+    """Memory for two matrices, as words and as bytes, that this thread used before."""
+    tall, wide = -(-rows // 8), -(-columns // 8)
+    needed = 16 * tall * max(3 * wide, -(-3 * widest // 8))
+    found: tuple[NDArray[np.uint64], Bytes, Bytes] | None = getattr(_scratch, "words", None)
+    if found is None or found[0].size < needed:
+        words = np.empty(needed + needed // 4 * 2, dtype=np.uint64)
+        found = words, words.view(np.uint8), words.view(np.uint8)
+        if words.size <= _KEEP:
+            _scratch.words = found
+    return found
+
+
+def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:
+    """Write a whole image to `out`, channels × rows × columns, computed with these constants."""
+    height, width = image.shape[:2]
+    plan = np.array([[0, 0, height, width, 0, 0, height, width, 0, 0, 0]])
+    write_boxes(image.reshape(-1), 0, plan, constants, out[None], width)
