@@ -73,7 +73,9 @@ def _signature(floats: bool, contiguous: bool) -> Signature:
     pixels = numba.types.Array(numba.uint8, 1, "C", readonly=True)
     table, out = numba.types.Array(value, 2, "C"), numba.types.Array(value, 4, layout)
     words, plan = numba.uint64[::1], numba.int64[:, ::1]
-    return numba.int64(pixels, numba.int64, plan, words, numba.uint8[::1], pixels, table, out)
+    return numba.int64(
+        pixels, numba.int64, plan, words, numba.uint8[::1], pixels, numba.uint16[::1], table, out
+    )
 
 
 @kernel(_signature, boundscheck=False, error_model="numpy")
@@ -84,6 +86,7 @@ def _write(
     words: NDArray[np.uint64],
     written: Bytes,  # the words as bytes, to write
     read: Bytes,  # and to read: of the same type as `pixels`
+    sums: NDArray[np.uint16],  # for a row
     values: Table,
     out: Values,
 ) -> int:
@@ -99,6 +102,7 @@ def _write(
         or written.size != 8 * words.size
         or read.size != 8 * words.size
         or half < 24 * tall * wide
+        or sums.size < 24 * tall
     ):
         return len(plan)
     ones, pairs, fours = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
@@ -114,20 +118,13 @@ def _write(
             plan[n, BOX_WIDTH],
         )
         box_wide = (3 * box_width + 7) // 8
-        if (
-            not 0 <= at < pixels.size
-            or not 0 < width <= pixels.size
-            or not 0 < height <= (pixels.size - at) // (3 * width)
-            or not 0 < box_height <= height
-            or not 0 < box_width <= width
-            or not 0 <= top <= height - box_height
-            or not 0 <= left <= width - box_width
-            or half < 8 * tall * box_wide
-            or not 0 <= plan[n, ROW] < out.shape[0]
-        ):
+        possible = (at >= 0) & (at < pixels.size) & (width > 0) & (width <= pixels.size) & (height > 0)
+        possible &= (box_height > 0) & (box_width > 0) & (top >= 0) & (left >= 0)
+        possible &= (top <= height - box_height) & (left <= width - box_width)
+        possible &= (plan[n, ROW] >= 0) & (plan[n, ROW] < out.shape[0])
+        possible &= (half >= 8 * tall * box_wide) & (sums.size >= 3 * box_width)
+        if not possible or height > (pixels.size - at) // (3 * width):
             return n
-        weights = np.empty(2 * max(box_height // rows, box_width // columns) + 5)
-        sums = np.empty(max(3 * box_width, 24 * tall), np.uint16)
         for of_columns in range(2):
             if of_columns:
                 image, start, stride, length = read, 8 * half, 24 * tall, 24 * tall
@@ -148,14 +145,12 @@ def _write(
                     last = old
                 total = 0.0
                 for k in range(last - first):
-                    distance = abs((first + k - centre + 0.5) / stretch)
-                    weights[k] = 1.0 - distance if distance < 1.0 else 0.0
-                    total += weights[k]
+                    total += max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0)
                 for x in range(length):
                     sums[x] = np.uint16(128)
                 running, given = 0.0, 0
                 for k in range(last - first):
-                    running += 256 * (weights[k] / total)
+                    running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
                     rounded = int(running + 0.5)
                     weight = np.uint16(rounded - given)
                     given = rounded
@@ -277,14 +272,19 @@ def write_boxes(pixels: Bytes, source: int, plan: Plan, values: Table, out: Valu
         )
 
 
-def _scratch_words(rows: int, columns: int, widest: int) -> tuple[NDArray[np.uint64], Bytes, Bytes]:
-    """Memory for two matrices, as words and as bytes, that this thread used before."""
+_Scratch = tuple[NDArray[np.uint64], Bytes, Bytes, NDArray[np.uint16]]
+
+
+def _scratch_words(rows: int, columns: int, widest: int) -> _Scratch:
+    """Memory for two matrices, as words and as bytes, and for a row, that this thread used before."""
     tall, wide = -(-rows // 8), -(-columns // 8)
     needed = 16 * tall * max(3 * wide, -(-3 * widest // 8))
-    found: tuple[NDArray[np.uint64], Bytes, Bytes] | None = getattr(_scratch, "words", None)
-    if found is None or found[0].size < needed:
+    length = max(3 * widest, 24 * tall)
+    found: _Scratch | None = getattr(_scratch, "words", None)
+    if found is None or found[0].size < needed or found[3].size < length:
         words = np.empty(needed + needed // 4 * 2, dtype=np.uint64)
-        found = words, words.view(np.uint8), words.view(np.uint8)
+        sums = np.empty(length + length // 4, dtype=np.uint16)
+        found = words, words.view(np.uint8), words.view(np.uint8), sums
         if words.size <= _KEEP:
             _scratch.words = found
     return found
