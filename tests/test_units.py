@@ -76,7 +76,7 @@ def test_a_box_is_written_as_one_step_after_the_other_writes_it(shape, size, cut
     top, left = int(cut[2] * (shape[0] - height)), int(cut[3] * (shape[1] - width))
     box = (top, left, height, width)
     row = [[0, 5, *shape, *box, *flips, 1]]
-    pipeline = Pipeline(STEPS)
+    pipeline = Pipeline(STEPS, units=True)
     assert pipeline._unit is not None
     values, table = pipeline._unit._values, pipeline._table
     if kind == "looked up":

@@ -54,9 +54,11 @@ class ImageDataset(NativeImages):
 
     def _use(self, pipeline: Pipeline) -> None:
         super()._use(pipeline)
-        # Of a source of another kind, or one that was changed, nothing is known but what `read` gives.
-        is_packed = type(self.source) is Packed and "read" not in vars(self.source)
-        self._maps = is_packed and pipeline.runs_mapped()
+        self._maps = self._is_packed() and pipeline.runs_mapped()
+
+    def _is_packed(self) -> bool:
+        """Whether samples may be taken from the source's files; of others, only `read` is known."""
+        return type(self.source) is Packed and "read" not in vars(self.source)
 
     def _set_transform(
         self,
@@ -73,7 +75,11 @@ class ImageDataset(NativeImages):
         self.releases_gil = self.draws_nothing = not self.decode
         if steps is not None:
             limits = self._limits
-            self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, limits=limits)
+            # What is written straight from packed files is worth a longer first start; a folder is not.
+            units = self._is_packed()
+            self._run_steps(
+                steps, place, dtype=dtype, channels_last=channels_last, limits=limits, units=units
+            )
             return
         if place != "cpu":
             raise ArgumentError(f"place={place!r} is for steps of rekindle.transforms.")

@@ -97,9 +97,10 @@ class NativeImages(Dataset[tuple[Value, int]]):
         channels_last: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         size: tuple[int, int] | None = None,
+        units: bool = False,
     ) -> None:
         """Use these steps, of which those from `place` on run on the device."""
-        whole = _pipeline(steps, dtype, channels_last, limits, size)
+        whole = _pipeline(steps, dtype, channels_last, limits, size, units)
         self._options = place, dtype, channels_last
         self._built_from = Look(self._transform)
         self._use(whole)
@@ -114,7 +115,7 @@ class NativeImages(Dataset[tuple[Value, int]]):
         if split is not None:
             before, after = whole.steps[:split], whole.steps[split:]
             self._device_steps = DeviceSteps(before, after, dtype=dtype, channels_last=channels_last)
-            self._before_device = _pipeline([*before, PILToTensor()], None, False, limits, size)
+            self._before_device = _pipeline([*before, PILToTensor()], None, False, limits, size, units)
 
     def _use(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -208,8 +209,9 @@ def _pipeline(
     channels_last: bool,
     limits: Limits,
     size: tuple[int, int] | None,
+    units: bool,
 ) -> Pipeline:
     # Not at the top: compiled code and OpenCV take a second to load, which only users of images need.
     from rekindle.prepare.pipeline import Pipeline
 
-    return Pipeline(steps, dtype=dtype, channels_last=channels_last, limits=limits, size=size)
+    return Pipeline(steps, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=units)

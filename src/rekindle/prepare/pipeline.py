@@ -13,7 +13,6 @@ resolution (to 1/2, 1/4 or 1/8) do pixels differ, by about one grey level on ave
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -43,6 +42,7 @@ from rekindle.prepare.fusion import (
     split_at_conversion,
 )
 from rekindle.prepare.lookup_table import lookup_table, normalization_of
+from rekindle.prepare.output import Output
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.compose import Compose, StepOrFunction, has_function
 from rekindle.prepare.steps.crop_window import WindowStep
@@ -52,26 +52,6 @@ from rekindle.prepare.steps.to_tensor import FirstChannel
 
 if TYPE_CHECKING:
     from rekindle.prepare.unit_pipeline import UnitPipeline
-
-
-@dataclass(frozen=True)
-class Output:
-    """Shape and dtype of one sample's image, where they are always the same.
-
-    With `channels_last`, the channels are first in `shape` but last in memory, as in torch.
-    """
-
-    shape: tuple[int, int, int]
-    dtype: torch.dtype
-    channels_last: bool
-    tensor: bool  # or an array of height × width × 3
-
-    def empty(self, rows: int) -> torch.Tensor:
-        """Uninitialised memory for this many samples."""
-        if not self.channels_last:
-            return torch.empty((rows, *self.shape), dtype=self.dtype)
-        channels, height, width = self.shape
-        return torch.empty((rows, height, width, channels), dtype=self.dtype).permute(0, 3, 1, 2)
 
 
 class Pipeline:
@@ -85,6 +65,8 @@ class Pipeline:
         limits: How large an image may be, as decoded and after every step.
         size: Height and width of all images before the first step, if they have one size.
         after_function: Whether the input is what a user's function returned, and may be anything.
+        units: Whether to compile, where it is possible, what runs a whole unit in one call (`unit_pipeline`).
+            That takes longer the first time on a machine.
 
     Attributes:
         uniforms: How many uniform random numbers a sample needs.
@@ -109,6 +91,7 @@ class Pipeline:
         limits: Limits = DEFAULT_LIMITS,
         size: tuple[int, int] | None = None,
         after_function: bool = False,
+        units: bool = False,
     ) -> None:
         given = Compose([steps] if isinstance(steps, Step) else list(steps)).parts
         self.steps = given if limits == DEFAULT_LIMITS else tuple(step.with_limits(limits) for step in given)
@@ -138,7 +121,7 @@ class Pipeline:
         self._table = fused_kernel.IDENTITY if table is None else table
         if points is not None:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
-        fuses_all = self._can_fuse and not self._after and not self._is_grey
+        fuses_all = units and self._can_fuse and not self._after and not self._is_grey
         self._unit = self._unit_pipeline(tail, steps_on_tensors) if fuses_all else None
         self._constants = (
             normalization_of(steps_on_tensors, self._table, channels_last)
