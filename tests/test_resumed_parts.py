@@ -99,3 +99,86 @@ def test_a_streams_state_is_that_of_one_rank_and_no_other(before: Any, after: An
     load(stream("plain"), 0, seed=0, shard=before).load_state_dict(state)
     with pytest.raises(rk.StateError, match="save that of each rank"):
         load(stream("plain"), 0, seed=0, shard=after).load_state_dict(state)
+
+
+def read_by(world: int | None, kind: str, workers: int = 0) -> list[Any]:
+    """The loaders of so many ranks; None: one that reads everything."""
+    if world is None:
+        return [load(stream(kind), workers, seed=0)]
+    return [load(stream(kind), workers, seed=0, shard=(rank, world)) for rank in range(world)]
+
+
+def states_of(loaders: list[Any]) -> list[Any]:
+    return [through_a_file(loader.state_dict()) for loader in loaders]
+
+
+@pytest.mark.parametrize("kind", ["plain", "shuffled"])
+@pytest.mark.parametrize("worlds", [(2, 3, 1), (3, 2, 4), (None, 2, None), (1, 5, 2)])
+def test_another_number_of_ranks_reads_the_rest(kind: str, worlds: tuple[int | None, ...]) -> None:
+    loaders = read_by(worlds[0], kind)
+    seen = [number for loader in loaders for number in values(islice(iter(loader), 2))]
+    for world, batches in ((worlds[1], 1), (worlds[2], None)):
+        states, loaders = states_of(loaders), read_by(world, kind)
+        counts = []
+        for loader in loaders:
+            loader.load_state_dict(states)
+            numbers = values(islice(iter(loader), batches))
+            counts.append(len(numbers))
+            seen += numbers
+    assert sorted(seen) == list(range(SAMPLES))
+    following = [number for loader in loaders for number in values(loader)]
+    assert sorted(following) == list(range(SAMPLES)), "the next epoch has them all"
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), pytest.param(3, 2, marks=pytest.mark.slow)])
+def test_other_ranks_with_workers_read_the_rest(before: int, after: int) -> None:
+    first = read_by(before, "plain", workers=2)
+    seen = [number for loader in first for number in values(islice(iter(loader), 2))]
+    states = states_of(first)
+    for loader in read_by(after, "plain", workers=1):
+        loader.load_state_dict(states)
+        seen += values(loader)
+    assert sorted(seen) == list(range(SAMPLES))
+
+
+def test_ranks_that_do_not_divide_the_parts_have_equally_many_samples() -> None:
+    first = read_by(2, "plain")
+    for loader in first:
+        next(iter(loader))
+    states, counts = states_of(first), []
+    for loader in read_by(3, "plain"):
+        loader.load_state_dict(states)
+        counts.append(len(values(loader)))
+    assert sum(counts) == SAMPLES - 8
+    assert max(counts) - min(counts) <= 2  # one for each part
+
+
+def test_between_two_epochs_and_where_one_rank_has_ended_the_others_rest_is_left() -> None:
+    first = read_by(2, "plain")
+    ended = [values(first[0]), values(islice(iter(first[1]), 2))]
+    states, rest = states_of(first), []
+    for loader in read_by(3, "plain"):
+        loader.load_state_dict(states)
+        rest += values(loader)
+    assert sorted(ended[0] + ended[1] + rest) == list(range(SAMPLES))
+    whole = read_by(2, "plain")
+    for loader in whole:
+        values(loader)
+    again = read_by(None, "plain")[0]
+    again.load_state_dict(states_of(whole))
+    assert sorted(values(again)) == list(range(SAMPLES))
+
+
+def test_what_are_not_the_states_of_all_ranks_is_refused() -> None:
+    first = read_by(3, "plain")
+    states = states_of(first)
+    loader = read_by(2, "plain")[0]
+    for wrong in ([], states[:2], [states[0]] * 3, [*states[:2], read_by(2, "plain")[1].state_dict()]):
+        with pytest.raises(rk.StateError, match="states of all ranks"):
+            loader.load_state_dict(wrong)
+    with pytest.raises(rk.StateError, match="seed"):
+        loader.load_state_dict([*states[:2], {**states[2], "seed": 1}])
+    with pytest.raises(rk.StateError, match="stream_of"):
+        loader.load_state_dict([*states[:2], {**states[2], "stream_of": "rank 5 of 3"}])
+    with pytest.raises(rk.StateError, match="one rank's state is enough"):
+        rk.DataLoader(range(9)).load_state_dict([])

@@ -13,7 +13,7 @@ from rekindle.choose import OrderKind
 from rekindle.choose.draws import checked_draws
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_generators import checked_generators
-from rekindle.choose.shard import EpochLayout
+from rekindle.choose.shard import EpochLayout, Shard
 from rekindle.choose.user_samplers import SamplerState
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
 from rekindle.errors import StateError
@@ -24,7 +24,7 @@ from rekindle.run.hugging_face import is_hugging_face
 
 _VERSION = 2  # 1 had other shuffled orders: its position within an epoch stands for other samples here
 _MOST_SEED = 2**63 - 1
-_PART = "stream_of"  # which rank's part of a stream; not there without shard=
+STREAM_PART = "stream_of"  # which rank's part of a stream; not there without shard=
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
 Identity: TypeAlias = dict[str, int | str | None]
@@ -51,8 +51,13 @@ def identity(settings: LoaderSettings) -> Identity:
         least = 0 if is_hugging_face(settings.dataset) else 1
         found["num_workers"] = max(least, settings.num_workers)
         if settings.shard is not None:
-            found[_PART] = f"rank {settings.shard.rank} of {settings.shard.world}"
+            found[STREAM_PART] = stream_part(settings.shard)
     return found
+
+
+def stream_part(shard: Shard) -> str:
+    """Which part of a stream a rank has, in a state."""
+    return f"rank {shard.rank} of {shard.world}"
 
 
 def save(identity: Identity, position: Position, bad: list[BadSample], layout: EpochLayout | None) -> State:
@@ -73,9 +78,9 @@ def save(identity: Identity, position: Position, bad: list[BadSample], layout: E
     }
 
 
-def check_version(state: object) -> StateFields:
+def check_version(state: object, path: str = "") -> StateFields:
     """The fields of a state; StateError if it is none that `save` made."""
-    fields = StateFields(state)
+    fields = StateFields(state, path)
     version = state.get("version") if isinstance(state, dict) else None
     if type(version) is not int or version != _VERSION:
         raise StateError(
@@ -100,7 +105,7 @@ def split_of(state: object, last: int) -> int | None:
 def check_identity(fields: StateFields, identity: Identity, may_differ: Collection[str] = ()) -> None:
     """StateError, naming the field, if a state is that of a loader which differs in more than these."""
     for name, here in identity.items():
-        if name in may_differ or name == _PART:
+        if name in may_differ or name == STREAM_PART:
             continue
         saved = fields.get(name)
         if type(saved) is not type(here) or saved != here:
@@ -108,13 +113,14 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
                 f"{name}: the state was saved with {name}={shown(saved)}, this loader has {here!r}. "
                 f"Make the loader with the same {name}, or start from scratch without load_state_dict."
             )
-    part = fields.get(_PART) if _PART in fields.names() else None
-    part_here = identity.get(_PART)
+    part = fields.get(STREAM_PART) if STREAM_PART in fields.names() else None
+    part_here = identity.get(STREAM_PART)
     if type(part) is not type(part_here) or part != part_here:
         raise StateError(
-            f"{_PART}: the state is that of {'a whole stream' if part is None else shown(part)}, this loader "
-            f"reads {'all of it' if part_here is None else part_here}. A stream's state is one rank's own: "
-            "save that of each rank, and load it with the same shard= and number of ranks."
+            f"{STREAM_PART}: the state is that of {'a whole stream' if part is None else shown(part)}, this "
+            f"loader reads {'all of it' if part_here is None else part_here}. A stream's state is one rank's "
+            "own: save that of each rank, and load it with the same shard=. For another number of ranks, load "
+            "a list of those of all ranks."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
 from multiprocessing.context import BaseContext
@@ -28,7 +28,7 @@ from rekindle.loader.native_option import Native
 from rekindle.loader.ordering import Ordering
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.representation import represent
-from rekindle.loader.resuming import between_epochs, resumed
+from rekindle.loader.resuming import between_epochs, one_state, resumed
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
@@ -311,22 +311,21 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             saved["dataset_epoch"] = epoch_of(self.dataset)
         return saved
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
+    def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.
 
-        The other loader may have had another number of workers and, with `shard=`, of ranks, and another
-        batch size. StateError if it had another dataset size, seed or kind of order.
+        It may have had other numbers of workers and, with `shard=`, of ranks (a stream: give the states of
+        all), and another batch size. StateError if it had another dataset size, seed or kind of order.
         """
+        settings, parts = self._settings(), self._parts
+        saved = one_state(saved, settings, parts.to_load)
         identity = self._identity()
         if not self._seed_is_given:
             identity["seed"] = checkpoint.seed_of(saved)
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
             # What was decided by measuring stays decided.
-            identity["split"] = checkpoint.split_of(saved, self._parts.reuse.last_split)
-        parts = self._parts
-        position, found, parts.importance = resumed(
-            saved, identity, self._settings(), self._order, parts.to_load
-        )
+            identity["split"] = checkpoint.split_of(saved, parts.reuse.last_split)
+        position, found, parts.importance = resumed(saved, identity, settings, self._order, parts.to_load)
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         parts.bad_samples = replace(parts.bad_samples, found=found)

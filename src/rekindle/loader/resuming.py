@@ -12,7 +12,7 @@ from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
 from rekindle.choose.seeding import before_an_epoch
 from rekindle.errors import StateError
-from rekindle.loader import checkpoint, shard_state
+from rekindle.loader import checkpoint, shard_state, stream_ranks
 from rekindle.loader.epochs import steps_of
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder
@@ -39,6 +39,19 @@ def between_epochs(
     known = position.iterable or IterablePosition()
     with_state = with_state_before(known, settings.reuse.iterable_view())
     return position if with_state is known else replace(position, iterable=with_state)
+
+
+def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:
+    """The state that a loader goes on from: the one given, or made of those of a stream's ranks."""
+    if not isinstance(saved, list | tuple):
+        return saved
+    if settings.executor == "threads" or not deals_itself_out(to_load, settings.reuse.iterable_view()):
+        raise StateError(
+            f"expected what state_dict() gives, but got a list of {len(saved)}: that is for a stream of "
+            "Hugging Face's datasets, read by processes. Of any other dataset, one rank's state is enough."
+        )
+    is_own = is_stateful(settings.dataset)
+    return stream_ranks.for_rank(saved, settings.shard, settings.num_workers, is_stateful=is_own)
 
 
 def resumed(

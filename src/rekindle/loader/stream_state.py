@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 
 from rekindle.choose.position import DatasetState, IterablePosition
 from rekindle.choose.sampler_generators import checked_generator, checked_generators
-from rekindle.core.state_fields import MOST, StateFields, shown
+from rekindle.core.state_fields import MOST, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
 from rekindle.run.resumed_parts import RESUMED, Part, dealt
 
 State: TypeAlias = dict[str, Any]
 
 _MOST_SEED = 2**63 - 1
-_MOST_WORKERS = 2**16
+MOST_WORKERS = 2**16
 _PARTS = ("dataset", "iterator", "generators")
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
 
@@ -67,7 +67,7 @@ def load(
         generator = checked_generator(saved, "generator")
     elif has_generator:
         saved.refuse("generator", "this loader has a generator, but the state of one is missing")
-    before = fields.integer("num_workers", most=_MOST_WORKERS) if deals_itself_out else workers
+    before = fields.integer("num_workers", most=MOST_WORKERS) if deals_itself_out else workers
     readers = max(1, before)
     datasets = _datasets(saved, readers, is_stateful, deals_itself_out)
     if saved.get("made") is None:  # Saved between two epochs: such a dataset keeps nothing.
@@ -80,6 +80,13 @@ def load(
 
 def _dealt(position: IterablePosition, before: int, workers: int, batch_size: int) -> IterablePosition:
     """The position of so many workers `before` for another number of them."""
+    return going_on(position, parts_of(position, before, batch_size), workers)
+
+
+def parts_of(
+    position: IterablePosition, before: int, batch_size: int, rank: int = 0, world: int = 0
+) -> list[Part]:
+    """What so many workers `before`, of such a rank, have left of their parts of a stream."""
     made = position.made or ()
     parts: list[Part] = []
     for worker in range(len(made)):
@@ -89,7 +96,15 @@ def _dealt(position: IterablePosition, before: int, workers: int, batch_size: in
         if RESUMED in (saved.get("iterator") or ()):  # Dealt before; taken behind every batch, so skip is 0.
             parts += saved["iterator"][RESUMED]
         else:
-            parts.append(Part(worker=worker, workers=before, state=saved.get("dataset"), skip=skip))
+            whose = {"rank": rank, "world": world, "worker": worker, "workers": before}
+            parts.append(
+                cast("Part", {**whose, "state": saved.get("dataset"), "skip": skip, "first": 0, "every": 1})
+            )
+    return parts
+
+
+def going_on(position: IterablePosition, parts: list[Part], workers: int) -> IterablePosition:
+    """A position from which so many workers read these parts."""
     states = [
         {"dataset": None, "iterator": {RESUMED: dealt_parts}, "generators": {}}
         for dealt_parts in dealt(parts, workers)
@@ -142,8 +157,11 @@ def _check_parts(fields: StateFields) -> None:
     """StateError unless this is what `ResumedParts.state_dict` gave."""
     for number, part in enumerate(fields.entries(RESUMED, dict)):
         one = StateFields(part, f"{fields.path(RESUMED)}[{number}]")
-        one.integer("worker", most=max(0, one.integer("workers", most=_MOST_WORKERS) - 1))
+        one.integer("worker", most=max(0, one.integer("workers", most=MOST_WORKERS) - 1))
+        one.integer("rank", most=max(0, one.integer("world", most=MOST_RANKS) - 1))
         one.integer("skip")
+        one.integer("first")
+        one.integer("every", least=1)
         if one.get("state") is not None:
             one.inner("state")
 

@@ -49,6 +49,15 @@ def split_for(dataset: object, rank: int, world: int) -> Any:
     return split_dataset_by_node(dataset, rank, world)
 
 
+def split_again(dataset: Any, rank: int, world: int) -> Any:
+    """Another rank's part of such a dataset, of a copy that is one rank's part already."""
+    epoch = epoch_of(dataset)
+    dataset._distributed = None
+    whole = dataset if world == 1 else split_for(dataset, rank, world)
+    whole.set_epoch(epoch)
+    return whole
+
+
 def loses_samples(dataset: object) -> bool:
     """Whether the dataset's state is without samples that it holds: those in the buffer of `shuffle`."""
     found = [getattr(dataset, "_ex_iterable", None)]

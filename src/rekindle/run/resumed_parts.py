@@ -1,8 +1,10 @@
-"""The rest of an epoch of a Hugging Face stream that had been dealt to another number of workers.
+"""The rest of an epoch of a Hugging Face stream that had been dealt to other numbers of ranks and workers.
 
-Such a dataset deals its shards to workers by their number and how many they are. So the rest of an epoch is
-what is left of the parts that those workers had: each is read by one of the workers that there are now, part
-after part, while the dataset is told that it is read by the worker of before. No sample is lost or repeated.
+Such a dataset deals its shards to ranks and workers by their number and how many they are. So the rest of an
+epoch is what is left of the parts that those had: each is read by one of the workers that there are now, part
+after part, while the dataset is told that it is read by the rank and worker of before. Where the parts do not
+divide by the ranks, every rank reads all of them and takes every n-th sample, as `datasets` does with shards.
+No sample is lost or repeated.
 """
 
 from __future__ import annotations
@@ -15,18 +17,23 @@ from typing import Any, TypedDict
 from torch.utils.data import _utils
 
 from rekindle.core.samples import Sample
+from rekindle.run.hugging_face import split_again
 
 RESUMED = "resumed_parts"  # the name of such parts in what is saved of an iterator
 _END = object()
 
 
 class Part(TypedDict):
-    """What one worker of before has left of its part of the dataset."""
+    """What one worker of before has left of its part of the dataset, and which samples of that are meant."""
 
+    rank: int
+    world: int  # 0: as the dataset is, 1: of the whole stream
     worker: int
     workers: int  # 0: it was read without workers
     state: dict[str, Any] | None  # of the dataset, as it gave it; None: at its beginning
     skip: int  # so many samples behind that state were used
+    first: int  # of those behind these: the first that is meant,
+    every: int  # and then every so many
 
 
 class ResumedParts:
@@ -46,7 +53,7 @@ class ResumedParts:
             with _read_by(part, self._dataset):
                 if self._samples is None:
                     self._samples = self._begin(part)
-                sample = next(self._samples, _END)
+                sample = next(islice(self._samples, part["first"], None), _END)
             if sample is not _END:
                 self._parts[0] = self._after_a_sample(part)
                 return sample
@@ -67,8 +74,9 @@ class ResumedParts:
 
     def _begin(self, part: Part) -> Iterator[Sample]:
         # Its `__setstate__` would have a copy share what it knows with the original.
-        self._copy = object.__new__(type(self._dataset))
-        self._copy.__dict__ = dict(vars(self._dataset))
+        copy = object.__new__(type(self._dataset))
+        copy.__dict__ = dict(vars(self._dataset))
+        self._copy = copy if not part["world"] else split_again(copy, part["rank"], part["world"])
         self._copy.load_state_dict(part["state"])
         samples: Iterator[Sample] = iter(self._copy)
         for _ in islice(samples, part["skip"]):
@@ -76,12 +84,23 @@ class ResumedParts:
         return samples
 
     def _after_a_sample(self, part: Part) -> Part:
-        return part if self._has_state else {**part, "skip": part["skip"] + 1}
+        skip = 0 if self._has_state else part["first"] + 1
+        return {**part, "skip": part["skip"] + skip, "first": part["every"] - 1}
 
 
 def dealt(parts: list[Part], workers: int) -> list[list[Part]]:
     """The parts for each of so many workers: dealt to them in turn."""
     return [parts[worker::workers] for worker in range(workers)]
+
+
+def dealt_to_ranks(parts: list[Part], rank: int, world: int) -> list[Part]:
+    """What a rank reads of the parts: some of them, or of the samples of each: as much as any other."""
+    if len(parts) % world == 0:
+        return parts[rank::world]
+    return [
+        {**part, "first": part["first"] + rank * part["every"], "every": part["every"] * world}
+        for part in parts
+    ]
 
 
 @contextmanager
