@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rekindle.choose.agreement import agree, has_ranks
+from rekindle.choose.agreement import Fact, agree, has_ranks
 from rekindle.choose.scores import Findings, Loaded, Measured
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -22,14 +23,14 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def gathered(own: Findings, what: str) -> Findings:
+def gathered(own: Findings, what: str, facts: Mapping[str, Fact]) -> Findings:
     """The findings of all ranks, in the order of the ranks: the same on each of them, to the bit.
 
-    RankError, naming the ranks and `what` is exchanged, if some do not come.
+    RankError, naming the ranks and `what` is exchanged, if some do not come, or differ in the `facts`.
     """
     if not has_ranks():
         return own
-    agree(what, {})
+    agree(what, facts)
     measured, loaded = own.measured, own.loaded
     integers = np.stack([measured.ids, measured.correct, measured.age], 1).astype(np.int64)
     floats = np.stack([measured.loss, measured.probability, measured.rival], 1).astype(np.float32)

@@ -13,12 +13,13 @@ from rekindle.choose import OrderKind
 from rekindle.choose.draws import checked_draws
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_generators import checked_generators
-from rekindle.choose.shard import EpochLayout, Shard
+from rekindle.choose.shard import Shard
 from rekindle.choose.user_samplers import SamplerState
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
 from rekindle.errors import StateError
 from rekindle.loader import shard_state, stream_state
 from rekindle.loader.settings import LoaderSettings
+from rekindle.loader.sharding import LoaderOrder
 from rekindle.run import BadSample
 from rekindle.run.hugging_face import is_hugging_face
 
@@ -60,10 +61,15 @@ def stream_part(shard: Shard) -> str:
     return f"rank {shard.rank} of {shard.world}"
 
 
-def save(identity: Identity, position: Position, bad: list[BadSample], layout: EpochLayout | None) -> State:
-    """The state of a loader that stands at a position; `layout` is that of ranks which share its epochs."""
+def save(
+    identity: Identity, position: Position, bad: list[BadSample], order: LoaderOrder, *, in_order: bool
+) -> State:
+    """The state of a loader that stands at a position in such an order."""
     sampler, iterable = position.sampler_to_resume(), position.iterable
-    shared = {} if layout is None else {shard_state.FIELD: shard_state.save(layout, position)}
+    shared, shard = {}, order.shard
+    if shard is not None or position.start is not None:
+        rank = None if in_order or shard is None or shard.world == 1 else shard.rank
+        shared[shard_state.FIELD] = shard_state.save(order.layout, position, rank)
     return shared | {
         "version": _VERSION,
         **identity,
@@ -119,7 +125,7 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
         raise StateError(
             f"{STREAM_PART}: the state is that of {'a whole stream' if part is None else shown(part)}, this "
             f"loader reads {'all of it' if part_here is None else part_here}. A stream's state is one rank's "
-            "own: save that of each rank, and load it with the same shard=. For another number of ranks, load "
+            "own: save that of each rank, and load it with the same shard=. For other numbers of ranks, load "
             "a list of those of all ranks."
         )
 

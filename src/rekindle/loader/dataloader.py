@@ -28,7 +28,7 @@ from rekindle.loader.native_option import Native
 from rekindle.loader.ordering import Ordering
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.representation import represent
-from rekindle.loader.resuming import between_epochs, one_state, resumed
+from rekindle.loader.resuming import between_epochs, facts_of, one_state, resumed
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
@@ -152,7 +152,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         arguments.check_memory(memory, reuse)
         self._parts = LoaderParts.of(self, order)
         self._progress, self._epochs = Progress(), Epochs()
-        self._order_checked, self._agreed = order, False
+        self._order_checked, self._agreed = order, None
         self._close_with_the_loader()
         accelerate.install()
 
@@ -216,17 +216,19 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(self.dataset))
         arguments.check_features(self, order, self._ordering.given, stacklevel=4)
         self._parts.follow(order)
-        self._order_checked, self._agreed = order, False
+        self._order_checked, self._agreed = order, None
 
     def _agree(self, order: LoaderOrder) -> None:
         """Make sure, before a loader's first batch, that all ranks load the same thing."""
-        if self._agreed:
+        identity = self._identity()
+        if self._agreed == identity["dataset_size"]:
             return
         sharding.warn_of_no_shard(order, stacklevel=4)
         if sharding.is_the_group(order.shard):
-            at = self._progress.position
-            agree("a loader", self._identity() | {"steps": len(self), "epoch": at.epoch, "step": at.step})
-        self._agreed = True
+            steps = len(self) if order.kind.is_planned else None
+            at, importance = self._progress.position, self._parts.importance
+            agree("a loader", facts_of(identity, at, order, steps, importance))
+        self._agreed = identity["dataset_size"]
 
     @property
     def batch(self) -> BatchInfo:
@@ -303,8 +305,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
         found = self._parts.bad_samples.found
         seen = found[: len(found) - self._progress.unseen_bad]
-        layout = None if self._order.shard is None and position.start is None else self._order.layout
-        saved = checkpoint.save(self._identity(), position, seen, layout)
+        in_order = self.in_order or not self.num_workers
+        saved = checkpoint.save(self._identity(), position, seen, self._order, in_order=in_order)
         if self._parts.importance is not None:
             saved["importance_state"] = session_state.save(self._parts.importance)
         if is_hugging_face(self.dataset):
@@ -329,7 +331,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         parts.bad_samples = replace(parts.bad_samples, found=found)
-        self.seed, self._agreed = identity["seed"], False
+        self.seed, self._agreed = identity["seed"], None
         self._epochs.next_epoch, self._epochs.requested = position.epoch, None
         self.close()
         parts.reuse.resume(self.seed, identity["split"])

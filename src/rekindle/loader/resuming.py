@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from rekindle.choose import OrderKind
+from rekindle.choose.agreement import Fact
 from rekindle.choose.importance import session_state
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
@@ -39,6 +41,22 @@ def between_epochs(
     known = position.iterable or IterablePosition()
     with_state = with_state_before(known, settings.reuse.iterable_view())
     return position if with_state is known else replace(position, iterable=with_state)
+
+
+def facts_of(
+    identity: Mapping[str, Fact],
+    position: Position,
+    order: LoaderOrder,
+    steps: int | None,
+    importance: ImportanceSession | None,
+) -> dict[str, Fact]:
+    """What all ranks must have in common that are about to go on from a position: where, and with what."""
+    facts = {name: fact for name, fact in identity.items() if name != checkpoint.STREAM_PART}
+    if not order.kind.is_planned:  # Each rank of a stream is where it is.
+        return facts
+    chosen = {} if importance is None else importance.facts()
+    at = {"steps": steps, "epoch": position.epoch, "step": position.step}
+    return {**facts, **at, **shard_state.save(order.layout, position), **chosen}
 
 
 def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:
@@ -88,6 +106,7 @@ def resumed(
             order.layout,
             partial(steps_of, settings, importance),
             whole_batches=settings.reuse.batch_echo is not None,
+            rank=0 if order.shard is None else order.shard.rank,
         )
     if importance is not None and not position.step and position.start is None:
         importance.deal_again()

@@ -25,6 +25,7 @@ class _Saved(NamedTuple):
 
     layout: EpochLayout
     start: EpochStart | None  # None: at its beginning
+    rank: int | None = None  # whose position it is; None: that of all
 
     @property
     def begun(self) -> EpochStart:
@@ -32,10 +33,14 @@ class _Saved(NamedTuple):
         return EpochStart(self.layout) if self.start is None else self.start
 
 
-def save(layout: EpochLayout, position: Position) -> dict[str, Any]:
-    """What a state holds of a position of these ranks, beside the epoch and the step."""
+def save(layout: EpochLayout, position: Position, rank: int | None = None) -> dict[str, Any]:
+    """What a state holds of a position of these ranks, beside the epoch and the step.
+
+    With a `rank`, it is the position of that one alone: with `in_order=False`, others are at other batches.
+    """
     start = position.start or EpochStart(layout)
-    return {
+    own = {} if rank is None or not (position.step or position.ahead) else {"rank": rank}
+    return own | {
         "world": layout.world,
         "begun_world": start.layout.world,
         "begun_batch_size": start.layout.batch_size,
@@ -44,18 +49,32 @@ def save(layout: EpochLayout, position: Position) -> dict[str, Any]:
 
 
 def load(
-    fields: StateFields, position: Position, layout: EpochLayout, steps_of: StepsOf, *, whole_batches: bool
+    fields: StateFields,
+    position: Position,
+    layout: EpochLayout,
+    steps_of: StepsOf,
+    *,
+    whole_batches: bool,
+    rank: int = 0,
 ) -> Position:
     """The position for ranks with this layout, from that of the ranks that saved the state.
 
-    StateError if there is none: beyond the epoch's end, or where `whole_batches` are repeated by other ranks.
+    StateError if there is none: beyond the epoch's end, or where `whole_batches` are repeated by other ranks,
+    or the position is that of another `rank` alone.
     """
     saved = _load(fields)
+    if saved.layout == layout and saved.rank not in (None, rank):
+        raise StateError(
+            f"{FIELD}.rank: saved within an epoch by rank {saved.rank}, this is rank {rank}. With "
+            "in_order=False each rank is at other batches: save and load the state of each, or save between "
+            "two epochs."
+        )
     _check_steps(position, steps_of(position.epoch, saved.layout, saved.start))
     if saved.layout == layout:
         position.start = saved.start
         return position
-    for name, problem in (("ahead", position.ahead and "in_order=False"), ("step", whole_batches and "Echo")):
+    unordered = position.ahead or saved.rank is not None
+    for name, problem in (("ahead", unordered and "in_order=False"), ("step", whole_batches and "Echo")):
         if problem and (position.step or position.ahead):
             raise StateError(
                 f"{name}: saved within an epoch by one of {saved.layout.world} ranks with batches of "
@@ -102,4 +121,5 @@ def _load(fields: StateFields) -> _Saved:
         saved.integer("begun_batch_size", least=1, most=_MOST_BATCH),
     )
     offset = saved.integer("offset", most=MOST)
-    return _Saved(own, None if begun == own and not offset else EpochStart(begun, offset))
+    rank = saved.integer("rank", most=own.world - 1) if "rank" in saved.names() else None
+    return _Saved(own, None if begun == own and not offset else EpochStart(begun, offset), rank)

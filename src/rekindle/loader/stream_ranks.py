@@ -43,7 +43,7 @@ def for_rank(
     current = [one for one in ranks if one.epoch == epoch]
     own, parts = shard or Shard(), [part for one in current for part in one.parts]
     first = next((one for one in current if one.position is not None), current[0])
-    merged = {**first.state, "num_workers": workers}
+    merged = {**first.state, "num_workers": workers, "iterable": None}
     if first.position is not None:
         mine = dealt_to_ranks(parts, own.rank, own.world)
         merged["iterable"] = stream_state.save(stream_state.going_on(first.position, mine, max(1, workers)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from typing import NamedTuple
 
 from rekindle.choose import distributed
-from rekindle.choose.agreement import has_ranks
+from rekindle.choose.agreement import Fact, has_ranks
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.epoch_choice import choose_samples
@@ -127,7 +128,7 @@ class ImportanceSession:
         if self._exchanges:
             if self._shared is not None:
                 self._shared.finish()
-            found = distributed.gathered(found, f"the feedback of epoch {self.epoch}")
+            found = distributed.gathered(found, f"the feedback of epoch {self.epoch}", self.facts())
         if self._earlier is not None:
             found = Findings.of([self._earlier, found])
         if ended and not len(found.measured.ids) and self.method.needs_feedback:
@@ -159,6 +160,12 @@ class ImportanceSession:
             "samples scored": int(self.scores.known.sum()),
             **self.method.describe(),
         }
+
+    def facts(self) -> dict[str, Fact]:
+        """What all ranks must have in common of the epoch's choice; nothing before the first."""
+        if self.choice is None:
+            return {}
+        return {"samples chosen": len(self.choice.ids), "choice": zlib.crc32(self.choice.ids.tobytes())}
 
     @property
     def identity(self) -> dict[str, Parameter]:

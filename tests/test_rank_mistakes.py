@@ -1,0 +1,171 @@
+"""What ranks do wrong is an error and not other data: other states, other choices, batches out of order."""
+
+import itertools
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import rekindle as rk
+from rank_processes import run_ranks
+
+SIZE = 48
+
+
+class Numbers(Dataset):
+    def __init__(self, size=SIZE):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index
+
+
+def make_loader(**arguments):
+    given = {"batch_size": 4, "shuffle": True, "seed": 3, "shard": "ranks"}
+    return rk.DataLoader(Numbers(), **{**given, **arguments})
+
+
+def _other_states(rank):
+    """Two states of other worlds, at different places of an epoch, both of which begin with step 0 here."""
+    states = []
+    for steps in (1, 2):
+        alone = make_loader(shard=(0, 3), batch_size=8)
+        next(itertools.islice(iter(alone), steps - 1, None))
+        states.append(alone.state_dict())
+    loader = make_loader()
+    loader.load_state_dict(states[rank])
+    with pytest.raises(rk.RankError, match=r"offset is 48 on rank 1"):
+        next(iter(loader))
+    return True
+
+
+class AnyHalf:
+    """A method that no two ranks have the same choice of."""
+
+    needs_feedback = False
+
+    def __init__(self, rank):
+        self._rank = rank
+
+    def plan(self, epoch, scores):
+        return torch.arange(self._rank * epoch, SIZE // 2 + self._rank * epoch).numpy(), None
+
+
+def _other_choices(rank):
+    loader = make_loader(importance=AnyHalf(rank))
+    list(loader)
+    with pytest.raises(rk.RankError, match="the feedback of epoch 1: choice is"):
+        list(loader)
+    return True
+
+
+def _other_length(rank):
+    loader = make_loader()
+    list(loader)
+    loader.dataset.size += 4
+    list(loader)  # All ranks alike.
+    if rank == 1:
+        loader.dataset.size += 4
+        with pytest.raises(rk.RankError, match="rank 0 has not come"):
+            list(loader)
+    return True
+
+
+@pytest.mark.parametrize("mistake", [_other_states, _other_choices, _other_length])
+def test_ranks_that_would_load_something_else_are_named(mistake):
+    assert run_ranks(mistake, 2, seconds=2 if mistake is _other_length else 30) == [True, True]
+
+
+def _stream(rank):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"x": list(range(SIZE))}).to_iterable_dataset(num_shards=4)
+    return [int(one) for batch in rk.DataLoader(rows, 4, shard="ranks", seed=0) for one in batch["x"]]
+
+
+def test_ranks_of_a_group_share_a_stream():
+    assert sorted(one for share in run_ranks(_stream, 2) for one in share) == list(range(SIZE))
+
+
+def test_out_of_order_a_state_within_an_epoch_is_that_of_one_rank():
+    def loader(rank, world=2):
+        return make_loader(shard=(rank, world), in_order=False, num_workers=1)
+
+    first = loader(0)
+    next(batches := iter(first))
+    state = first.state_dict()
+    loader(0).load_state_dict(state)
+    with pytest.raises(rk.StateError, match="saved within an epoch by rank 0, this is rank 1"):
+        loader(1).load_state_dict(state)
+    with pytest.raises(rk.StateError, match="with in_order=False, it goes on only with as many ranks"):
+        loader(0, 3).load_state_dict(state)
+    list(batches)
+    for rank in range(3):
+        loader(rank, 3).load_state_dict(first.state_dict())
+
+
+GROUPS = [[number, number + 1] for number in range(0, 24, 2)]
+
+
+def _same(value):
+    return value
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_substituted_near_duplicates_go_on_with_other_ranks(drop_last):
+    def loaders(world, batch_size):
+        return [
+            make_loader(
+                shard=(rank, world), batch_size=batch_size, drop_last=drop_last, final_transform=_same,
+                redundancy=rk.Redundancy(GROUPS, "replace"), reuse=rk.Refurbish(2),
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+
+    def together(ranks, steps=None):
+        return [
+            sorted(torch.cat(step).tolist()) for step in itertools.islice(zip(*ranks, strict=True), steps)
+        ]
+
+    whole, begun = loaders(2, 4), loaders(2, 4)
+    for ranks in (whole, begun):
+        together(ranks)
+    wanted = together(whole)
+    assert together(begun, 3) == wanted[:3]
+    after = loaders(4, 2)
+    for loader in after:
+        loader.load_state_dict(begun[1].state_dict())
+    assert together(after) == wanted[3:]
+
+
+def test_dropped_samples_leave_the_views_of_an_epoch_that_others_go_on_with():
+    def loaders(world, batch_size):
+        return [
+            rk.DataLoader(
+                Drawn(), batch_size, shuffle=True, seed=3, shard=(rank, world), drop_last=True,
+                reuse=rk.Refurbish(3), final_transform=_same,
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+
+    def views(ranks, steps=None):
+        batches = [batch for step in itertools.islice(zip(*ranks, strict=True), steps) for batch in step]
+        return {row for ids, drawn in batches for row in zip(ids.tolist(), drawn.tolist(), strict=True)}
+
+    whole, begun = loaders(2, 5), loaders(2, 5)
+    views(whole), views(begun)
+    wanted, seen = views(whole), views(begun, 2)
+    for world in (1, 3):
+        after = loaders(world, 5)
+        for loader in after:
+            loader.load_state_dict(begun[0].state_dict())
+        assert seen | views(after) <= wanted
+
+
+class Drawn(Numbers):
+    """Samples that show their view: what each draws."""
+
+    def __getitem__(self, index):
+        return index, torch.rand(())
