@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 
 import rekindle as rk
 from rank_processes import run_ranks
+from rekindle.choose import agreement
 from rekindle.choose.importance.shared_findings import _decoded, _entries
 from rekindle.choose.scores import Findings, Loaded, Measured
 
@@ -109,15 +110,16 @@ def test_ranks_may_report_in_pieces_and_leave_out_batches():
 
 
 def _silent(rank):
-    loader = make_loader()
-    for ids in loader:
-        if rank == 0:
-            report(loader, ids)
-            with pytest.raises(rk.RankError, match="rank 1 has not reported feedback on batch 0"):
-                loader.state_dict()
-        dist.barrier()
-        return True
-    return False
+    loader, store = make_loader(), agreement._met().store
+    ids = next(iter(loader))
+    if rank == 0:
+        report(loader, ids)
+        with pytest.raises(rk.RankError, match="rank 1 has not reported feedback on batch 0"):
+            loader.state_dict()
+        store.set("named", "")
+    while not store.check(["named"]):
+        time.sleep(0.01)
+    return True
 
 
 def test_a_rank_that_is_held_up_without_a_report_is_named():
