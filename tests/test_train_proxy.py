@@ -35,7 +35,7 @@ def test_a_proxy_finds_the_hard_samples(trained, criterion):
     hard = sum(index >= 200 for index in epochs[0])
     if criterion == "forgetting":  # Few are, by so small a model, and none of those that are clear.
         forgotten = np.flatnonzero(np.load(file)["forgetting"])
-        assert 3 <= len(forgotten) <= 20
+        assert 0 < len(forgotten) <= 20
         assert set(forgotten.tolist()) <= set(epochs[0])
         assert forgotten.min() >= 200
     else:

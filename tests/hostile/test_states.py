@@ -213,8 +213,7 @@ def test_a_state_as_it_was_saved_is_loaded(kind):
 
 
 def test_a_changed_state_loads_or_is_refused():
-    found = search(120)
-    assert {what for _, what in found} == {"refused", "loaded"}
+    assert {what for _, what in search(120)} - {"loaded"} == {"refused"}  # Few are harmless.
 
 
 @pytest.mark.slow
