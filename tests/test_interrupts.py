@@ -174,6 +174,15 @@ class Interrupted(Numbers):
         return torch.tensor(index)
 
 
+@pytest.fixture
+def heeded_interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in what a shell runs in its background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_interrupts")
 def test_a_batch_whose_sample_was_interrupted_comes_again() -> None:
     iterator = iter(rk.DataLoader(Interrupted(), 4))
     got = [next(iterator).tolist() for _ in range(3)]

@@ -6,6 +6,7 @@ An exception that a target does not expect, a crash, or more memory or seconds t
 run with the input in a file.
 """
 
+import re
 import resource
 import sys
 import tempfile
@@ -13,15 +14,12 @@ from pathlib import Path
 
 import atheris
 
+SOURCES = Path(__file__).parents[2] / "src"
 # Numba compiles functions of these from their bytecode, which has to be their own.
 COMPILED = [
-    "rekindle.core.compiled_rng",
-    "rekindle.prepare.steps.antialiased_resize",
-    "rekindle.prepare.steps.point_operations",
-    "rekindle.prepare.steps.resize_filters",
-    "rekindle.prepare.array_kernel",
-    "rekindle.prepare.fused_kernel",
-    "rekindle.fetch.packed.hdf5.lzf",
+    ".".join(file.relative_to(SOURCES).with_suffix("").parts)
+    for file in SOURCES.rglob("*.py")
+    if re.search(r"\bnumba\b|import .*\bkernel\b", file.read_text(encoding="utf-8"))
 ]
 MEMORY = 2 << 30  # bytes, beyond what the process has mapped before the first input
 DEFAULTS = [
