@@ -269,6 +269,7 @@ def test_detection_survives_an_image_that_is_missing(run, tmp_path):
     assert "bad sample 7 in epoch 0: FileNotFoundError" in printed
 
 
+@pytest.mark.slow
 def test_a_language_model_that_resumes_goes_on_as_if_it_had_never_stopped(run, tmp_path):
     text = "the cat sat on the mat, and the dog ran after the cat. " * 300
     np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16).tofile(tmp_path / "train.bin")

@@ -58,6 +58,7 @@ def test_a_class_of_a_session_is_named_before_any_worker_starts() -> None:
         ("if __name__ == '__main__':", "Within", "cannot unpickle the dataset __main__.Within"),
     ],
 )
+@pytest.mark.slow
 def test_a_script_that_workers_cannot_import_fails_with_its_first_worker(
     tmp_path: Path, guard: str, dataset: str, message: str
 ) -> None:
@@ -157,6 +158,7 @@ def test_too_many_open_files_are_not_a_lack_of_memory(monkeypatch: pytest.Monkey
     del held
 
 
+@pytest.mark.slow
 def test_memory_that_may_not_be_addressed_is_not_available() -> None:
     script = textwrap.dedent(
         """

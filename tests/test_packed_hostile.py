@@ -141,6 +141,7 @@ def test_every_truncation_is_noticed(small: dict[str, bytes], kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["tar", "tfrecord"])
+@pytest.mark.slow
 def test_every_flipped_bit_gives_valid_data_or_an_error(small: dict[str, bytes], kind: str) -> None:
     data = small[kind]
     whole = read_all(data, INDEXERS[kind])

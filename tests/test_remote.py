@@ -114,6 +114,7 @@ def faulty(request: Request) -> str:
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=pytest.mark.slow) if way == "spawn" else way for way in WAYS]
 )
+@pytest.mark.slow
 def test_a_server_that_fails_every_second_time_costs_no_sample(s3: S3, way: str) -> None:
     s3.proxy.fault, s3.proxy.slowness = faulty, 2.0
     data = s3.open(attempt_timeout=1.5, cache_bytes=0)
