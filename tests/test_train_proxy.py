@@ -18,7 +18,7 @@ def trained(tmp_path_factory):
     points[200:] = torch.randn(20, 2, generator=draw) * 0.3
     file = tmp_path_factory.mktemp("proxy") / "scores.npz"
     torch.manual_seed(0)
-    rk.train_proxy(nn.Linear(2, 2), TensorDataset(points, labels), file, epochs=8, batch_size=20)
+    rk.train_proxy(nn.Linear(2, 2), TensorDataset(points, labels), file, epochs=8, batch_size=4)
     return TensorDataset(points, labels), file
 
 
@@ -35,7 +35,7 @@ def test_a_proxy_finds_the_hard_samples(trained, criterion):
     hard = sum(index >= 200 for index in epochs[0])
     if criterion == "forgetting":  # Few are, by so small a model, and none of those that are clear.
         forgotten = np.flatnonzero(np.load(file)["forgetting"])
-        assert 0 < len(forgotten) <= 20
+        assert 3 <= len(forgotten) <= 20
         assert set(forgotten.tolist()) <= set(epochs[0])
         assert forgotten.min() >= 200
     else:

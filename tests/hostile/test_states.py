@@ -213,7 +213,8 @@ def test_a_state_as_it_was_saved_is_loaded(kind):
 
 
 def test_a_changed_state_loads_or_is_refused():
-    assert {what for _, what in search(120)} - {"loaded"} == {"refused"}  # Few are harmless.
+    found = search(120, number=1)  # of which some are harmless
+    assert {what for _, what in found} == {"refused", "loaded"}
 
 
 @pytest.mark.slow
