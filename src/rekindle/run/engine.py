@@ -253,7 +253,8 @@ class Engine:
         self._dispatcher.splitter.came_back.append(load)
         if done.costs and counters.costs is not None:
             counters.costs.add(batch.ids[part.start : part.stop], done.costs)
-        if batch.kind == "stream":
+        is_cancelled = batch.number in self._dispatcher.cancelled
+        if batch.kind == "stream" and not is_cancelled:  # One that is belongs to an earlier pass.
             batch.dataset_state = self._dispatcher.streams.finished(worker, done)
             batch.missing = len(batch.indices) - spent.samples if not done.errors else 0
         part.done = True
@@ -261,7 +262,7 @@ class Engine:
         batch.results.append((part, done))
         for error in done.errors:
             batch.errors[error.row] = error
-        if batch.number in self._dispatcher.cancelled:
+        if is_cancelled:
             if batch.pending == 0:
                 self._forget(batch)
         elif done.mismatch:
