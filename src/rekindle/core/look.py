@@ -305,13 +305,14 @@ class Look:
         state = self._states.get(kind)
         if state is None:
             state = self._states[kind] = KNOWN_STATES.get(id(kind)) or state_of(kind)
+        attributes = state.attributes
         if state.storage is str:
             self.note(str.__str__(value))
-        look = None if state.storage is object else STORED.get(state.storage)
-        if look is not None:
-            look(self, value)
-        attributes = state.attributes
-        if (look is None and state.storage is not object) or attributes is None:
+        elif state.storage in STORED:
+            STORED[state.storage](self, value)
+        elif state.storage is not object:
+            attributes = None
+        if attributes is None:
             self.by_identity(value)
             self.leave_out(f"{kind.__module__}.{kind.__qualname__} cannot be looked into")
             return

@@ -226,7 +226,6 @@ STORED: dict[type, Handler] = {
     set: _set,
     frozenset: _frozenset,
     deque: _deque,
-    str: lambda look, value: None,  # which the look itself notes
     bytes: _bytes,
     int: _int,
     float: _float,

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.prepare.lookup_table import by_channel
-from rekindle.prepare.steps.compose import input_checks
 from rekindle.prepare.steps.crop import CenterCrop, Pad, RandomCrop, RandomResizedCrop
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
@@ -65,10 +64,10 @@ class FusedTail(NamedTuple):
     points: NDArray[np.uint8] | None  # 256 × 3
 
 
-def bind(steps: Sequence[Step], after_function: bool = False) -> list[BoundStep[Step]]:
-    """Each step with its slice of the sample's uniforms; `after_function` if a user's comes before all."""
+def bind(steps: Sequence[Step], input_checks: Sequence[bool]) -> list[BoundStep[Step]]:
+    """Each step with its slice of the sample's uniforms, and whether it checks what it gets."""
     bound, used = [], 0
-    for step, checks in zip(steps, input_checks(steps, after_function), strict=True):
+    for step, checks in zip(steps, input_checks, strict=True):
         bound.append(BoundStep(step, slice(used, used + step.uniforms), checks))
         used += step.uniforms
     return bound

@@ -213,5 +213,7 @@ def _pipeline(
 ) -> Pipeline:
     # Not at the top: compiled code and OpenCV take a second to load, which only users of images need.
     from rekindle.prepare.pipeline import Pipeline
+    from rekindle.prepare.steps.compose import Compose
 
-    return Pipeline(steps, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=units)
+    parts = Compose([*steps]).parts
+    return Pipeline(parts, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=units)

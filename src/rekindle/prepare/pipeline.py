@@ -12,7 +12,7 @@ resolution (to 1/2, 1/4 or 1/8) do pixels differ, by about one grey level on ave
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ from rekindle.prepare.fusion import (
 from rekindle.prepare.lookup_table import lookup_table, normalization_of
 from rekindle.prepare.output import Output
 from rekindle.prepare.rgb import is_rgb
-from rekindle.prepare.steps.compose import Compose, StepOrFunction, has_function
+from rekindle.prepare.steps.compose import has_function, input_checks
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
@@ -58,7 +58,7 @@ class Pipeline:
     """A list of steps, ready to run on the bytes of an image file.
 
     Args:
-        steps: Steps of `rekindle.transforms`, in a list or a Compose.
+        steps: Single steps of `rekindle.transforms` that fit together: the `parts` of a Compose.
         dtype: `torch.uint8` leaves the conversion to floats and the normalization to the device: the result
             is bytes, channels first.
         channels_last: Whether the channels of tensors are last in memory.
@@ -84,7 +84,7 @@ class Pipeline:
 
     def __init__(
         self,
-        steps: Step | Iterable[StepOrFunction],
+        steps: Sequence[Step],
         *,
         dtype: torch.dtype | None = None,
         channels_last: bool = False,
@@ -93,14 +93,15 @@ class Pipeline:
         after_function: bool = False,
         units: bool = False,
     ) -> None:
-        given = Compose([steps] if isinstance(steps, Step) else list(steps)).parts
-        self.steps = given if limits == DEFAULT_LIMITS else tuple(step.with_limits(limits) for step in given)
+        self.steps = tuple(steps)
+        if limits != DEFAULT_LIMITS:
+            self.steps = tuple(step.with_limits(limits) for step in steps)
         self.uniforms: int = sum(map(attrgetter("uniforms"), self.steps))
         self.releases_gil = all(map(attrgetter("releases_gil"), self.steps))
         self.draws_nothing = not any(map(has_function, self.steps))
         self.limits = limits
         self._dtype, self._channels_last, self._size = dtype, channels_last, size
-        bound = bind(self.steps, after_function)
+        bound = bind(self.steps, input_checks(self.steps, after_function))
         on_images, on_tensors = split_at_conversion(bound)
         self._converts = bool(on_tensors)
         if channels_last and not self._converts:
