@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, default_collate
 import rekindle as rk
 from rekindle.core import available_memory
 from rekindle.run import slots
+from rekindle.run.window import Window
 from same import digest
 
 
@@ -281,9 +282,9 @@ def test_unknown_memory_is_no_error(monkeypatch):
 
 def test_the_numbers_in_the_error_are_right(monkeypatch):
     monkeypatch.setattr(slots, "available_memory", lambda: 10 * 2**20)
-    slots.check_room(2 * 2**20, 5)
+    slots.SlotPool(Window(2, 3, whole=False)).check_room(2 * 2**20)  # 3 in flight, and 2 in use
     with pytest.raises(rk.OutOfMemoryError, match=r"6 batches of 2\.0 MiB.*12 MiB.*10 MiB"):
-        slots.check_room(2 * 2**20, 6)
+        slots.SlotPool(Window(2, 4, whole=False)).check_room(2 * 2**20)
 
 
 LARGE = """

@@ -105,10 +105,7 @@ def read_descriptor(connection):
 def test_a_descriptor_arrives_between_the_messages_around_it(tmp_path):
     (tmp_path / "slot").write_bytes(b"samples")
     with worker(read_descriptor) as (pipe, _), (tmp_path / "slot").open("rb") as file:
-        pipe.send(Cancel(7))
-        pipe.send(MapSlot(1, 7))
-        pipe.send_descriptor(file.fileno())
-        pipe.send(Cancel(8))
+        pipe.send(Cancel(7), MapSlot(1, 7), file.fileno(), Cancel(8))
         messages, _ = received(pipe, lambda messages, is_open: messages or not is_open)
         assert messages == [b"samples"]
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.plan import EpochPlan
-from rekindle.core.counter_rng import NEXT_DRAW
 from rekindle.core.samples import Index
 
 
@@ -20,7 +19,8 @@ class BatchOrder(NamedTuple):
     `indices` is what the dataset is asked for; `ids` are the same as integers, which name a sample in keys,
     checkpoints and reports (its position in the epoch, where an index is no integer). `generations` say which
     augmentation is meant of the part that is cached, `turns` of the rest, or of all where nothing is cached;
-    one number, if all samples have the same. A turn is the epoch, and which draw of the sample in it this is.
+    one number, if all samples have the same. A turn is the epoch, and which draw of the sample in it this is;
+    `batch_turn` is that of what is drawn for the batch as a whole.
     """
 
     epoch: int
@@ -30,18 +30,13 @@ class BatchOrder(NamedTuple):
     plain: bool  # the indices are Python's integers, and so equal to the ids
     generations: int | NDArray[np.int64]
     turns: int | NDArray[np.int64]
+    batch_turn: int
     fresh: NDArray[np.bool_]  # which samples are to be recomputed
     weights: NDArray[np.float32]  # of the samples in the loss
     plan: EpochPlan | None = None
-    rank: int = 0  # whose views these are, if other ranks may draw the same samples
     recent: Sequence[Index] = ()  # indices before this batch, where a failed sample may need a substitute
     last_uses: NDArray[np.bool_] | None = None  # of results that are cached for this epoch only
     substituted_ids: NDArray[np.int64] | None = None  # the samples that near-duplicates are substituted for
-
-    @property
-    def batch_turn(self) -> int:
-        """The turn of what is drawn for the batch as a whole."""
-        return self.epoch + self.rank * NEXT_DRAW
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,7 +68,7 @@ def unplanned_order(
     """A batch that no plan knows, of samples that are drawn for the first time."""
     fresh = np.broadcast_to(np.bool_(True), ids.shape)
     weights = np.broadcast_to(np.float32(1), ids.shape)
-    return BatchOrder(epoch, step, indices, ids, plain, epoch, epoch, fresh, weights)
+    return BatchOrder(epoch, step, indices, ids, plain, epoch, epoch, epoch, fresh, weights)
 
 
 def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
@@ -85,15 +80,16 @@ def planned_orders(plan: EpochPlan, first_step: int = 0) -> Orders:
 
 def planned_order(plan: EpochPlan, step: int) -> BatchOrder:
     """Batch `step` of a plan."""
-    rows = plan.batch(step)
+    epoch, rows = plan.epoch, plan.batch(step)
     return BatchOrder(
-        epoch=plan.epoch,
+        epoch=epoch,
         step=step,
         indices=rows.ids.tolist(),
         ids=rows.ids,
         plain=True,
         generations=rows.generations,
         turns=rows.turns,
+        batch_turn=epoch,
         fresh=rows.fresh,
         weights=rows.weights,
         plan=plan,

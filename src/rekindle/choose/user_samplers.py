@@ -281,7 +281,7 @@ class SamplerOrders:
         rank, world = self._share
         if world > 1:
             turns = self._epoch + (turns // NEXT_DRAW * world + rank) * NEXT_DRAW
-        return order._replace(turns=turns, rank=rank)
+        return order._replace(turns=turns, batch_turn=order.epoch + rank * NEXT_DRAW)
 
 
 class _Reached(NamedTuple):

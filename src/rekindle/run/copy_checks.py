@@ -26,8 +26,7 @@ class CopyChecks:
         """
         self._epoch = epoch
         self._answers = {key: answer for key, answer in self._answers.items() if key[1] >= epoch}
-        for worker in range(self._pool.size):
-            self._pool.send(worker, [CheckCopy(epoch)])
+        self._pool.send(dict.fromkeys(range(self._pool.size), (CheckCopy(epoch),)))
 
     def note(self, worker: int, epoch: int, unchanged: bool) -> None:
         """Note a worker's answer."""

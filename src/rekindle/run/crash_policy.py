@@ -13,16 +13,14 @@ _MOST_DEATHS = 3
 
 
 class CrashPolicy:
-    """Counts the deaths of workers by what they were doing."""
+    """Counts the deaths of workers by what they were doing.
+
+    `started` says which are up: what kills these is their work.
+    """
 
     def __init__(self, workers: int) -> None:
-        self._started = [False] * workers
+        self.started = [False] * workers
         self._failed_starts = [0] * workers
-
-    def started(self, worker: int) -> None:
-        """Record that a worker is up: from now on, what kills it is its work."""
-        self._started[worker] = True
-        self._failed_starts[worker] = 0
 
     def died(self, death: WorkerDied, working_on: Mapping[int, tuple[InFlightBatch, Part]]) -> None:
         """Record a death; WorkerError if it is the third for the same reason.
@@ -31,9 +29,10 @@ class CrashPolicy:
         work at once, so all are suspect the first time; what is suspect is loaded alone from then on, and
         its worker says so with the row that it is at.
         """
-        started = {worker: self._started[worker] for worker in death.rows}
-        for worker in death.rows:
-            self._started[worker] = False
+        started = {worker: self.started[worker] for worker in death.rows}
+        for worker, was_up in started.items():
+            self.started[worker] = False
+            self._failed_starts[worker] *= not was_up
         if death.stopped:
             return
         alone = [worker for worker, row in death.rows.items() if row != NOT_ALONE]

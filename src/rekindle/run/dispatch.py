@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose import BatchOrder
-from rekindle.choose.position import CopyStates, DatasetState, with_copy
 from rekindle.core.counters import Counters
-from rekindle.run import slots
 from rekindle.run.batch_layout import Layout, Spec
 from rekindle.run.in_flight_batch import InFlightBatch, Part
 from rekindle.run.iterable_workers import Streams
-from rekindle.run.messages import AssignSlot, Kind, LoadState, SetLayout
+from rekindle.run.messages import AssignSlot, Kind, SetLayout, ToWorker, Unit
+from rekindle.run.slots import Slot, SlotPool
 from rekindle.run.window import Window
 from rekindle.run.work_splitting import WorkSplitter
 from rekindle.run.worker_pool import WorkerPool
-
-_HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
 
 
 class Dispatcher:
@@ -28,7 +28,7 @@ class Dispatcher:
     def __init__(
         self,
         pool: WorkerPool,
-        slot_pool: slots.SlotPool,
+        slots: SlotPool,
         *,
         seed: int,
         window: Window,
@@ -37,11 +37,10 @@ class Dispatcher:
         in_order: bool,
         counters: Counters,
     ) -> None:
-        self._pool, self._slots, self._seed = pool, slot_pool, seed
+        self._pool, self._slots, self._seed = pool, slots, seed
         self._window, self._in_order, self._counters = window, in_order, counters
         self.splitter = WorkSplitter(pool.size, whole=whole, in_order=in_order)
-        self.streams = Streams(pool.size)
-        self.states: CopyStates = (None,) * pool.size  # of the workers' copies, as far as they are known
+        self.streams = Streams(pool.size, active=[*range(pool.size)])
         self.worker_seed: Callable[[int], int] = lambda _: 0  # by epoch
         self.kind = kind
         self.layout: Layout | None = None
@@ -58,12 +57,26 @@ class Dispatcher:
             self._window.note_batch(rows)
         if kind == "rows" and self.layout is not None and rows > self.layout.rows:
             kind = "batch"  # Larger than any before: it does not fit the slots.
-        batch = InFlightBatch.of(self.issued, order, kind, self._parts_of(order, kind))
-        self.issued += 1
-        if kind == "rows" and self.layout is not None:
-            batch.layout, batch.slot = self.layout, self._slots.take(self.layout.nbytes)
+        parts, layout = self._parts_of(order, kind), self.layout if kind == "rows" else None
+        slot = None
+        if layout is not None:
+            slot = self._slots.take(layout.nbytes)
         elif kind != "rows" and self.batch_nbytes:
-            batch.slot = self._slots.take(self.batch_nbytes)
+            slot = self._slots.take(self.batch_nbytes)
+        batch = InFlightBatch(
+            number=self.issued,
+            order=order,
+            kind=kind,
+            parts=parts,
+            slot=slot,
+            layout=layout,
+            indices=order.indices,
+            ids=order.ids,
+            pending=len(parts),
+            generations=_as_list(order.generations),
+            turns=_as_list(order.turns),
+        )
+        self.issued += 1
         self.in_flight[batch.number] = batch
         self.send_parts(batch, range(len(batch.parts)))
         return batch
@@ -86,30 +99,55 @@ class Dispatcher:
 
     def send_parts(self, batch: InFlightBatch, numbers: Sequence[int]) -> None:
         """Send some parts of a batch to their workers, all that one worker gets at once."""
+        units: dict[int, list[Unit]] = {}  # by worker
+        worker_seed = self.worker_seed(batch.order.epoch)
         for number in numbers:
-            batch.parts[number].sent = self._parts_sent
+            part = batch.parts[number]
+            part.sent = self._parts_sent
             self._parts_sent += 1
-        worker_seed, timed = self.worker_seed(batch.order.epoch), self._counters.costs is not None
-        used = () if batch.slot is None else (batch.slot,)
-        for worker, units in batch.units(numbers, self._seed, worker_seed, timed).items():
-            self._pool.send(worker, units, used)
+            units.setdefault(part.worker, []).append(self._unit(batch, number, worker_seed))
+        self._pool.send(units, () if batch.slot is None else (batch.slot,))
+
+    def _unit(self, batch: InFlightBatch, number: int, worker_seed: int) -> Unit:
+        """The message that has a part of a batch loaded."""
+        order, part, generations, turns = batch.order, batch.parts[number], batch.generations, batch.turns
+        rows = slice(part.start, part.stop)
+        return Unit(
+            batch=batch.number,
+            part=number,
+            kind=batch.kind,
+            seed=self._seed,
+            worker_seed=worker_seed,
+            batch_turn=order.batch_turn,
+            step=order.step,
+            start=part.start,
+            indices=batch.indices[rows],
+            ids=None if order.plain else batch.ids[rows].tolist(),
+            generations=generations if isinstance(generations, int) else generations[rows],
+            turns=turns if isinstance(turns, int) else turns[rows],
+            slot=None if batch.slot is None else batch.slot.number,
+            careful=part.deaths > 0,
+            timed=self._counters.costs is not None,
+            epoch=order.epoch,
+        )
 
     def use_layout(self, spec: Spec) -> None:
         """Have samples written to rows of this layout from now on, those that wait for it included."""
         layout = Layout(spec, max(self._largest_batch, 1))
+        messages: dict[int, list[ToWorker]] = {
+            worker: [SetLayout(layout)] for worker in range(self._pool.size)
+        }
+        used: list[Slot] = []
         self._window.note_batch(layout.rows, layout.nbytes)
-        self._check_room(layout.nbytes)
+        self._slots.check_room(layout.nbytes)
         self.layout = layout
-        used: list[slots.Slot] = []
-        assigned: list[list[AssignSlot]] = [[] for _ in range(self._pool.size)]  # by worker
         for batch in self.in_flight.values():
             if batch.kind == "rows" and batch.number not in self.cancelled:
                 batch.layout, batch.slot = layout, self._slots.take(layout.nbytes)
                 used.append(batch.slot)
                 for number, part in enumerate(batch.parts):
-                    assigned[part.worker].append(AssignSlot(batch.number, number, batch.slot.number))
-        for worker, assignments in enumerate(assigned):
-            self._pool.send(worker, [SetLayout(layout), *assignments], used if assignments else ())
+                    messages[part.worker].append(AssignSlot(batch.number, number, batch.slot.number))
+        self._pool.send(messages, used)
 
     def provide_slot(self, worker: int, number: int, part: int, nbytes: int) -> None:
         """Give a collated batch the room that it needs."""
@@ -118,14 +156,11 @@ class Dispatcher:
         batch = self.in_flight[number]
         if nbytes > self.batch_nbytes:
             self.batch_nbytes = nbytes + nbytes // 8
-            self._check_room(self.batch_nbytes)
+            self._slots.check_room(self.batch_nbytes)
         if batch.slot is not None:
             self._slots.give_back(batch.slot)
         batch.slot = self._slots.take(self.batch_nbytes)
-        self._pool.send(worker, [AssignSlot(number, part, batch.slot.number)], (batch.slot,))
-
-    def _check_room(self, nbytes: int) -> None:
-        slots.check_room(nbytes, self._window.size + _HELD_BY_CONSUMER)
+        self._pool.send({worker: [AssignSlot(number, part, batch.slot.number)]}, (batch.slot,))
 
     def substitute_bad(self, batch: InFlightBatch) -> None:
         """Have other samples loaded in the rows of those that failed."""
@@ -140,23 +175,9 @@ class Dispatcher:
     def brief(self, worker: int) -> None:
         """Let a dead worker's replacement know what the others know."""
         if self.layout is not None:
-            self._pool.send(worker, [SetLayout(self.layout)])
+            self._pool.send({worker: [SetLayout(self.layout)]})
         if self.kind == "stream":
-            self._pool.send(worker, [self.streams.start_message(worker)])
-        self.load_states(self.states, (worker,))
-
-    def load_states(self, states: CopyStates, workers: Iterable[int]) -> None:
-        """Note the states of all copies of a map-style dataset; put those of some workers into them."""
-        self.states = states
-        for worker in workers:
-            state = states[worker]
-            if isinstance(state, bytes):
-                self._pool.send(worker, [LoadState(state)])
-
-    def note_state(self, worker: int, state: bytes | str) -> DatasetState:
-        """Note the state of a worker's copy of a map-style dataset behind a batch, and return it."""
-        self.states = with_copy(self.states, worker, state)
-        return DatasetState(state)
+            self._pool.send({worker: [self.streams.start_message(worker)]})
 
     def lost_parts(self, worker: int) -> list[tuple[InFlightBatch, int]]:
         """What a worker was sent and has not brought back, in the order in which it would have."""
@@ -167,3 +188,7 @@ class Dispatcher:
             if part.worker == worker and not part.done
         ]
         return sorted(lost, key=lambda pair: pair[0].parts[pair[1]].sent)
+
+
+def _as_list(numbers: int | NDArray[np.int64]) -> int | list[int]:
+    return numbers if isinstance(numbers, int) else numbers.tolist()

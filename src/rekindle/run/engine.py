@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose import EndOfEpoch, Orders
-from rekindle.choose.position import CopyStates, IterablePosition
+from rekindle.choose.position import IterablePosition
 from rekindle.core.counters import Counters
 from rekindle.errors import LoaderTimeout, RekindleError
 from rekindle.run import slots
@@ -101,15 +101,6 @@ class Engine:
         """Whether `next`, left by an exception, may be called again: nothing is half done."""
         return self._steady or self._pool.waiting
 
-    @property
-    def states(self) -> CopyStates:
-        """The states of the workers' copies of a map-style dataset, as far as they are known."""
-        return self._dispatcher.states
-
-    def load_states(self, states: CopyStates, *, are_there: bool) -> None:
-        """Put the workers' copies into these states, unless they are known to be there."""
-        self._dispatcher.load_states(states, () if are_there else range(self._pool.size))
-
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Load what these orders say from now on; what is in flight is dropped.
 
@@ -124,16 +115,16 @@ class Engine:
         """The same for an iterable dataset, whose workers go on from a position."""
         self._drop_queue()
         self._dispatcher.worker_seed = lambda _: position.base_seed
-        for worker, message in enumerate(self._dispatcher.streams.start(batch_size, position)):
-            self._pool.send(worker, [message])
+        starts = self._dispatcher.streams.start(batch_size, position)
+        self._pool.send({worker: [message] for worker, message in enumerate(starts)})
         self._orders = orders
         self._dispatch()
 
     def next(self) -> SlotBatch | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""
-        deadline = time.monotonic() + self._timeout if self._timeout else float("inf")
-        ready = self.poll()
-        while ready is None:
+        left = self._timeout or float("inf")
+        deadline = time.monotonic() + left
+        while (ready := self._advance(min(_HEARTBEAT, left))) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._steady = True
@@ -141,7 +132,6 @@ class Engine:
                     f"DataLoader timed out after {self._timeout} seconds: no worker finished a batch. "
                     "Raise timeout=, or look for what holds the dataset up."
                 )
-            ready = self._advance(min(_HEARTBEAT, left))
         return ready
 
     def poll(self) -> SlotBatch | EndOfEpoch | None:
@@ -149,10 +139,10 @@ class Engine:
         return self._advance(0)
 
     def _advance(self, timeout: float) -> SlotBatch | EndOfEpoch | None:
-        """The next batch, if it is ready after what workers report within `timeout` seconds."""
+        """The next batch; if it is not ready, after what workers report within `timeout` seconds."""
         self._steady = False
         try:
-            self._receive(timeout)
+            self._receive(0 if self._ready() is not None else timeout)
             ready = self._take_ready()
         except RekindleError:
             self._steady = True
@@ -173,14 +163,9 @@ class Engine:
 
     # Out: orders become batches in flight, whose parts go to workers.
 
-    def _is_exhausted(self) -> bool:
-        """Whether no worker has samples of its iterable dataset left."""
-        return self._dispatcher.kind == "stream" and not self._dispatcher.streams.active
-
     def _dispatch(self) -> None:
-        while len(self._queue) < self._window.size:
-            if self._is_exhausted():
-                break
+        streams = self._dispatcher.streams
+        while len(self._queue) < self._window.size and streams.active:
             order = next(self._orders, None)
             if order is None:
                 break
@@ -191,16 +176,16 @@ class Engine:
 
     def _receive(self, timeout: float) -> None:
         try:
-            for worker, message in self._pool.poll(timeout, self._awaited()):
+            for worker, message in self._pool.poll(timeout, *self._awaited()):
                 self._handle(worker, message)
         except RekindleError:  # Not of one batch but of them all: nothing can go on after it.
             self.close()
             raise
 
-    def _awaited(self) -> int:
-        """How many units have to be done, at least, before there is anything to yield or to send."""
+    def _awaited(self) -> tuple[int, int | None]:
+        """How many units have to be done, of which batch, before there is anything to yield or to send."""
         head = self._queue[0] if self._queue and self._in_order else None
-        return head.pending if isinstance(head, InFlightBatch) else 1
+        return (head.pending, head.number) if isinstance(head, InFlightBatch) else (1, None)
 
     def _handle(self, worker: int, message: Event) -> None:
         match message:
@@ -215,7 +200,7 @@ class Engine:
                 if self.copies is not None:
                     self.copies.note(worker, epoch, unchanged)
             case Ready():
-                self._crashes.started(worker)
+                self._crashes.started[worker] = True
             case StartFailed(exception):
                 self.close()
                 self._steady = True
@@ -262,18 +247,15 @@ class Engine:
         self._dispatcher.splitter.came_back.append(load)
         if done.costs and counters.costs is not None:
             counters.costs.add(batch.ids[part.start : part.stop], done.costs)
-        is_cancelled = batch.number in self._dispatcher.cancelled
-        if batch.kind == "stream" and not is_cancelled:  # One that is belongs to an earlier pass.
+        if batch.kind == "stream":
             batch.dataset_state = self._dispatcher.streams.finished(worker, done)
             batch.missing = len(batch.indices) - spent.samples if not done.errors else 0
-        elif done.dataset_state is not None:
-            batch.dataset_state = self._dispatcher.note_state(worker, done.dataset_state)
         part.done = True
         batch.pending -= 1
         batch.results.append((part, done))
         for error in done.errors:
             batch.errors[error.row] = error
-        if is_cancelled:
+        if batch.number in self._dispatcher.cancelled:
             if batch.pending == 0:
                 self._forget(batch)
         elif done.mismatch:
@@ -317,27 +299,29 @@ class Engine:
                 else:
                     self._dispatcher.send_parts(batch, [number])
 
-    def _take_ready(self) -> SlotBatch | EndOfEpoch | None:
+    def _ready(self) -> InFlightBatch | EndOfEpoch | None:
         """What is next in the queue, if it is ready."""
         if not self._queue:
-            return EndOfEpoch(-1) if self._is_exhausted() else None
+            return None if self._dispatcher.streams.active else EndOfEpoch(-1)
         head = self._queue[0]
         if isinstance(head, EndOfEpoch):
-            self._queue.popleft()
             return head
         if self._in_order:
-            if head.number in self._dispatcher.in_flight:
-                return None
-            batch = head
-        else:
-            epoch = head.order.epoch
-            ready = [finished for finished in self._finished if finished.order.epoch == epoch]
-            if not ready:
-                return None
-            batch = ready[0]
-        self._queue.remove(batch)
-        self._finished.remove(batch)
-        return self._deliver(batch)
+            return None if head.number in self._dispatcher.in_flight else head
+        epoch = head.order.epoch
+        return next((batch for batch in self._finished if batch.order.epoch == epoch), None)
+
+    def _take_ready(self) -> SlotBatch | EndOfEpoch | None:
+        ready = self._ready()
+        if ready is None:
+            return None
+        if isinstance(ready, EndOfEpoch):
+            if self._queue:
+                self._queue.popleft()
+            return ready
+        self._queue.remove(ready)
+        self._finished.remove(ready)
+        return self._deliver(ready)
 
     def _deliver(self, batch: InFlightBatch) -> SlotBatch | EndOfEpoch | None:
         bad = sorted(batch.errors)
@@ -373,8 +357,7 @@ class Engine:
         self._queue.clear()
         self._finished.clear()
         if self._dispatcher.issued and not self.closed:
-            for worker in range(self._pool.size):
-                self._pool.send(worker, [Cancel(self._dispatcher.issued)])
+            self._pool.send(dict.fromkeys(range(self._pool.size), (Cancel(self._dispatcher.issued),)))
 
     def _cancel(self, batch: InFlightBatch) -> None:
         if batch.number in self._dispatcher.in_flight:

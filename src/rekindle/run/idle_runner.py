@@ -22,6 +22,10 @@ class IdleRunner:
     def __init__(self) -> None:
         self.runner: Runner | None = None
         self._watched: Watched | None = None  # what the workers have copies of, as it was when they got them
+        self.can_keep = False  # workers that are not to persist
+        # Whether batches loaded before an epoch starts are those that would be loaded then. Not if something
+        # may change that no look sees: memory shared with the script, or a file.
+        self.can_load_ahead = False
         self._is_worth_watching = True
         self._ahead: int | None = None  # the epoch whose first batches are being loaded
 
@@ -35,20 +39,9 @@ class IdleRunner:
                 self._watched = watched
             else:
                 _LOGGER.debug("workers start afresh for every epoch: %s", watched.why_unproven)
+        self.can_keep = self._watched is not None
+        self.can_load_ahead = self._watched is not None and not self._watched.reads_files
         return self._watched
-
-    @property
-    def can_keep(self) -> bool:
-        """Whether workers may live on that are not to persist."""
-        return self._watched is not None
-
-    @property
-    def can_load_ahead(self) -> bool:
-        """Whether batches loaded before an epoch starts are those that would be loaded then.
-
-        Not if something may change that no look sees: memory shared with the script, or a file.
-        """
-        return self._watched is not None and not self._watched.reads_files
 
     def started(self, runner: Runner, *, keep: bool) -> None:
         """Note a runner that was started; `keep` it, whatever becomes of its epoch."""

@@ -14,7 +14,7 @@ from rekindle.choose.position import DatasetState
 from rekindle.core.samples import Batch, Index
 from rekindle.run.bad_samples import BadSample, BatchFailures, bad_rows
 from rekindle.run.batch_layout import Layout
-from rekindle.run.messages import Done, Kind, SampleError, Unit
+from rekindle.run.messages import Done, Kind, SampleError
 from rekindle.run.slots import Slot
 
 
@@ -43,7 +43,6 @@ class InFlightBatch:
     pending: int  # parts
     generations: int | list[int]
     turns: int | list[int]
-    batch_turn: int
     slot: Slot | None = None
     layout: Layout | None = None
     results: list[tuple[Part, Done]] = field(default_factory=list)  # what has come back, part by part
@@ -51,46 +50,7 @@ class InFlightBatch:
     failures: BatchFailures = field(default_factory=BatchFailures)
     missing: int = 0  # rows at the end that a stream had no samples for
     fresh_before: list[bool] | None = None  # of the same order, when it was sent before
-    dataset_state: DatasetState | None = None  # of the worker's copy of the dataset behind this batch
-
-    @classmethod
-    def of(cls, number: int, order: BatchOrder, kind: Kind, parts: list[Part]) -> InFlightBatch:
-        """A batch whose parts are about to be sent."""
-        generations, turns = _as_list(order.generations), _as_list(order.turns)
-        ids, batch_turn = order.ids, order.batch_turn
-        return cls(number, order, kind, parts, order.indices, ids, len(parts), generations, turns, batch_turn)
-
-    def units(
-        self, numbers: Sequence[int], seed: int, worker_seed: int, timed: bool
-    ) -> dict[int, list[Unit]]:
-        """The messages that have these parts of the batch loaded, by worker."""
-        units: dict[int, list[Unit]] = {}
-        for number in numbers:
-            unit = self._unit(number, seed, worker_seed, timed)
-            units.setdefault(self.parts[number].worker, []).append(unit)
-        return units
-
-    def _unit(self, number: int, seed: int, worker_seed: int, timed: bool) -> Unit:
-        part, generations, turns = self.parts[number], self.generations, self.turns
-        rows = slice(part.start, part.stop)
-        return Unit(
-            batch=self.number,
-            part=number,
-            kind=self.kind,
-            seed=seed,
-            worker_seed=worker_seed,
-            batch_turn=self.batch_turn,
-            step=self.order.step,
-            start=part.start,
-            indices=self.indices[rows],
-            ids=None if self.order.plain else self.ids[rows].tolist(),
-            generations=generations if isinstance(generations, int) else generations[rows],
-            turns=turns if isinstance(turns, int) else turns[rows],
-            slot=None if self.slot is None else self.slot.number,
-            careful=part.deaths > 0,
-            timed=timed,
-            epoch=self.order.epoch,
-        )
+    dataset_state: DatasetState | None = None  # of the worker's iterable dataset behind this batch
 
     def bad_samples(self) -> list[BadSample]:
         """All that failed on the way, in the same order on every run."""
@@ -151,10 +111,6 @@ class InFlightBatch:
         return [strings[row] for row in sorted(strings)]
 
 
-def _as_list(numbers: int | NDArray[np.int64]) -> int | list[int]:
-    return numbers if isinstance(numbers, int) else numbers.tolist()
-
-
 @dataclass(frozen=True, slots=True)
 class SlotBatch:
     """A batch that is ready: where it lies and how to read it.
@@ -189,4 +145,4 @@ class CollatedBatch(NamedTuple):
     at_once: bool = False
     nbytes: int | None = None  # of its tensors, where its maker knows without looking
     fresh: list[bool] | None = None  # which samples are not reused; None: as ordered
-    dataset_state: DatasetState | None = None  # of the dataset behind this batch
+    dataset_state: DatasetState | None = None  # of an iterable dataset behind this batch

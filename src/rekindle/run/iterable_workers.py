@@ -16,12 +16,12 @@ class Streams:
     """
 
     workers: int
+    active: list[int]  # that have samples left
     base_seed: int = 0
     batch_size: int = 1
     turn: int = 0
     made: list[int] = field(default_factory=list)
     datasets: list[DatasetState] = field(default_factory=list)
-    active: list[int] = field(default_factory=list)
 
     def start(self, batch_size: int, position: IterablePosition) -> list[StartStream]:
         """A new pass from a position on: the message for each worker."""

@@ -47,17 +47,21 @@ class NonblockingPipe:
     def close(self) -> None:
         self._socket.close()
 
-    def send(self, *messages: ToWorker) -> bool:
-        """Send messages now, or as soon as there is room; OSError if the worker is gone.
+    def send(self, *items: ToWorker | int) -> bool:
+        """Send messages and file descriptors now, or as soon as there is room; OSError if the worker is gone.
 
-        Returns whether all of it was sent.
+        The worker gets a descriptor with `recv_handle`, after the messages before it. Returns whether all of
+        it was sent.
         """
-        self._out.append(memoryview(b"".join(map(_framed, messages))))
-        return self.flush()
-
-    def send_descriptor(self, fd: int) -> bool:
-        """Send a file descriptor, which the worker gets with `recv_handle` after the messages before it."""
-        self._out.append(fd)
+        frames: list[bytes] = []
+        for item in items:
+            if isinstance(item, int):
+                self._out += memoryview(b"".join(frames)), item
+                frames.clear()
+            else:
+                frames.append(_framed(item))
+        if frames:
+            self._out.append(memoryview(b"".join(frames)))
         return self.flush()
 
     def flush(self) -> bool:

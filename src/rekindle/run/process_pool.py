@@ -10,15 +10,16 @@ import selectors
 import signal
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
 from rekindle.core.process_state import is_stopped
 from rekindle.run.fork_server import preload_workers
 from rekindle.run.job import Job
-from rekindle.run.messages import Done, Event, MapSlot, ToWorker, UnmapSlots, WorkerDied
+from rekindle.run.messages import Done, Event, MapSlot, Ready, ToWorker, UnmapSlots, WorkerDied
 from rekindle.run.nonblocking_pipe import NonblockingPipe, open_pipe
 from rekindle.run.sent_job import UNGUARDED, SentJob, check_main_can_be_imported, unguarded
 from rekindle.run.slots import Slot, SlotPool
@@ -88,15 +89,16 @@ class ProcessPool:
         return [host.process for host in self._hosts]
 
     def _start(self, numbers: Iterable[int]) -> _Host:
-        ends = {number: open_pipe() for number in numbers}
-        pipes = [ours for ours, _ in ends.values()]
-        engine_ends.update(pipes)
-        theirs = {number: end for number, (_, end) in ends.items()}
+        ours: dict[int, NonblockingPipe] = {}
+        theirs: dict[int, Connection] = {}
+        for number in numbers:
+            ours[number], theirs[number] = open_pipe()
+        engine_ends.update(ours.values())
         process = new_process(self._context, self._sent, theirs, self._base_seed)
         try:
             process.start()
         except BaseException as error:
-            for pipe in pipes:
+            for pipe in ours.values():
                 _close(pipe)
             if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
                 warnings.warn(
@@ -109,37 +111,35 @@ class ProcessPool:
         finally:
             for end in theirs.values():
                 end.close()
-        host = _Host(process, list(ends))
-        for number, (pipe, _) in ends.items():
+        host = _Host(process, list(ours))
+        for number, pipe in ours.items():
             self._status_rows[number] = NOT_ALONE
             line = self._lines[number] = _Line(number, pipe, host)
             self._selector.register(pipe.fd, line.events, number)
+        status = self._status
         with contextlib.suppress(OSError):  # It died at once: `poll` finds out.
-            self._send_slot(self._lines[host.numbers[0]], self._status)
+            # A new pipe has room for this.
+            self._lines[host.numbers[0]].pipe.send(MapSlot(status.number, status.nbytes), status.fd)
         return host
 
-    def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
-        """Send messages, and before them whichever of the slots the worker has not mapped yet.
+    def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
+        """Send each worker its messages, and before them whichever of the slots it has not mapped yet.
 
         Messages to a worker that is gone are dropped; `poll` reports its death.
         """
-        line = self._lines[number]
-        gone = line.mapped - self._slots.numbers
-        if gone:
-            line.mapped -= gone
-            messages = [UnmapSlots(sorted(gone)), *messages]
-        with contextlib.suppress(OSError):  # A worker that is gone: `poll` finds out.
+        for number, own in messages.items():
+            line, first = self._lines[number], list[ToWorker | int]()
+            gone = line.mapped - self._slots.numbers
+            if gone:
+                line.mapped -= gone
+                first.append(UnmapSlots(sorted(gone)))
             for slot in slots:
                 if slot.number not in line.mapped:
                     line.mapped.add(slot.number)
-                    self._send_slot(line, slot)
-            if not line.pipe.send(*messages):
-                self._update_events(line, all_sent=False)
-
-    def _send_slot(self, line: _Line, slot: Slot) -> None:
-        line.pipe.send(MapSlot(slot.number, slot.nbytes))
-        if not line.pipe.send_descriptor(slot.fd):
-            self._update_events(line, all_sent=False)
+                    first += MapSlot(slot.number, slot.nbytes), slot.fd
+            with contextlib.suppress(OSError):  # A worker that is gone: `poll` finds out.
+                if not line.pipe.send(*first, *own):
+                    self._update_events(line, all_sent=False)
 
     def _update_events(self, line: _Line, *, all_sent: bool) -> None:
         """Have the selector report room in the pipe as long as there is more to send."""
@@ -148,11 +148,13 @@ class ProcessPool:
             line.events = events
             self._selector.modify(line.pipe.fd, events, line.number)
 
-    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
+    def poll(self, timeout: float, enough: int = 1, batch: int | None = None) -> list[tuple[int, Event]]:
         """The messages of workers, after waiting up to `timeout` seconds for `enough`; deaths come last."""
         received = self._received
         dead: list[_Host] = []
         is_last, left = not timeout, timeout
+        for _, message in received:  # before an interrupt
+            enough -= type(message) is Done and batch in (None, message.batch)
         deadline = time.monotonic() + timeout
         while True:
             self.waiting = timeout > 0
@@ -165,12 +167,17 @@ class ProcessPool:
                         self._update_events(line, all_sent=line.pipe.flush())
                 if events & selectors.EVENT_READ:
                     messages, is_open = line.pipe.receive()
-                    received += zip(repeat(line.number), messages)
-                    is_last = is_last or not is_open or not all(type(one) is Done for one in messages)
+                    for message in messages:
+                        received.append((line.number, message))
+                        if type(message) is Done:
+                            enough -= batch in (None, message.batch)
+                        elif type(message) is not Ready:  # which nobody waits for
+                            is_last = True
+                    is_last = is_last or not is_open
                     if not is_open and line.host not in dead:
                         dead.append(line.host)
             left = deadline - time.monotonic()
-            if is_last or len(received) >= enough or left <= 0:
+            if is_last or enough <= 0 or left <= 0:
                 break
         found, self._received = received, []
         for host in dead:

@@ -23,6 +23,7 @@ from rekindle.errors import OpenFilesError, OutOfMemoryError
 from rekindle.run.window import Window
 
 _PAGE = mmap.PAGESIZE
+_HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
@@ -129,6 +130,16 @@ class SlotPool:
         self.leased -= 1
         self.give_back(slot)
 
+    def check_room(self, nbytes: int) -> None:
+        """Raise OutOfMemoryError now if as many slots of `nbytes` as will be used do not fit."""
+        left, count = available_memory(), self._window.size + _HELD_BY_CONSUMER
+        if left is not None and nbytes * count > left:
+            raise OutOfMemoryError(
+                f"{count} batches of {nbytes / 2**20:.1f} MiB are to be in flight, "
+                f"{nbytes * count / 2**20:.0f} MiB in all, and {left / 2**20:.0f} MiB of memory are "
+                "available. Lower batch_size, prefetch_factor or num_workers."
+            )
+
     def _drop(self, slot: Slot) -> None:
         self.numbers.discard(slot.number)
         slot.close()
@@ -138,14 +149,3 @@ class SlotPool:
         self.closed = True
         while self._free:
             self._drop(self._free.popleft())
-
-
-def check_room(nbytes: int, count: int) -> None:
-    """Raise OutOfMemoryError now if `count` slots of `nbytes` will not fit later."""
-    left = available_memory()
-    if left is not None and nbytes * count > left:
-        raise OutOfMemoryError(
-            f"{count} batches of {nbytes / 2**20:.1f} MiB are to be in flight, "
-            f"{nbytes * count / 2**20:.0f} MiB in all, and {left / 2**20:.0f} MiB of memory are available. "
-            "Lower batch_size, prefetch_factor or num_workers."
-        )

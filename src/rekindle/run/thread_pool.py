@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -102,15 +102,16 @@ class ThreadPool:
             with generators_kept(generators):
                 yield
 
-    def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
-        """Send messages to a worker, and the slots that they are about."""
-        channel = self._channels[number]
-        for slot in slots:
-            channel.slots[slot.number] = slot.array
-        for message in messages:
-            channel.inbox.put(message)
+    def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
+        """Send workers their messages, by number, and the slots that these are about."""
+        for number, own in messages.items():
+            channel = self._channels[number]
+            for slot in slots:
+                channel.slots[slot.number] = slot.array
+            for message in own:
+                channel.inbox.put(message)
 
-    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
+    def poll(self, timeout: float, enough: int = 1, batch: int | None = None) -> list[tuple[int, Event]]:
         """The messages of workers, after waiting up to `timeout` seconds for one.
 
         Meanwhile workers may use the generators.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import Protocol
@@ -25,14 +25,14 @@ class WorkerPool(Protocol):
     def workers(self) -> Sequence[BaseProcess | Thread]:
         """The processes or threads themselves."""
 
-    def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
-        """Send messages to a worker, and make the slots visible to it that they are about."""
+    def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
+        """Send workers their messages, by number, and make the slots visible to them that these are about."""
 
-    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
+    def poll(self, timeout: float, enough: int = 1, batch: int | None = None) -> list[tuple[int, Event]]:
         """The messages of workers, by number, after waiting up to `timeout` seconds for the first.
 
-        With `enough`, nothing can go on before as many units are done: it may wait for them all, but no
-        longer than for the first message of another kind.
+        With `enough`, nothing can go on before as many units are done, those of the `batch` if it is given:
+        it may wait for them all, but no longer than for the first message that asks for something.
         """
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ whatever is in doubt is asked for again, and the first result counts.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,28 +84,32 @@ class RayPool:
 
     # Messages of the engine.
 
-    def send(self, number: int, messages: Sequence[ToWorker], slots: Sequence[Slot] = ()) -> None:
-        """Take messages of the engine to a worker, and the slots that they are about."""
+    def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
+        """Take messages of the engine to workers, by number, and the slots that these are about."""
         by_number = {slot.number: slot for slot in slots}
-        for message in messages:
-            match message:
-                case Unit():
-                    slot = None if message.slot is None else by_number[message.slot]
-                    self._add(UnitResults(message, number, slot, self._stop_at_failure))
-                case SetLayout(layout):
-                    self._layout = layout
-                case AssignSlot(batch, part, slot_number):
-                    unit = self._units.get((batch, part))
-                    if unit is not None:
-                        unit.slot = by_number[slot_number]
-                        self._tell(unit)
-                case Cancel(before):
-                    self._cancel(before)
-                case CheckCopy(epoch):
-                    self._check_copy(number, epoch)
-                case _:
-                    raise AssertionError(f"{type(message).__name__} is not for actors")
+        for number, own in messages.items():
+            for message in own:
+                self._take(number, message, by_number)
         self._fill()
+
+    def _take(self, number: int, message: ToWorker, slots: Mapping[int, Slot]) -> None:
+        match message:
+            case Unit():
+                slot = None if message.slot is None else slots[message.slot]
+                self._add(UnitResults(message, number, slot, self._stop_at_failure))
+            case SetLayout(layout):
+                self._layout = layout
+            case AssignSlot(batch, part, slot_number):
+                unit = self._units.get((batch, part))
+                if unit is not None:
+                    unit.slot = slots[slot_number]
+                    self._tell(unit)
+            case Cancel(before):
+                self._cancel(before)
+            case CheckCopy(epoch):
+                self._check_copy(number, epoch)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not for actors")
 
     def _add(self, unit: UnitResults) -> None:
         self._units[unit.key] = unit
@@ -172,7 +176,7 @@ class RayPool:
 
     # Answers.
 
-    def poll(self, timeout: float, enough: int = 1) -> list[tuple[int, Event]]:
+    def poll(self, timeout: float, enough: int = 1, batch: int | None = None) -> list[tuple[int, Event]]:
         """What the engine is to know, after waiting up to `timeout` seconds for something."""
         if not self._events:
             self._collect(timeout)
