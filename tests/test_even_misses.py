@@ -15,9 +15,10 @@ import rekindle as rk
 from rekindle.choose import Refresh, Scores, plan_epoch
 from rekindle.choose.importance.epoch_choice import choose_samples
 from rekindle.choose.importance.method import ImportanceMethod
-from rekindle.choose.plan import EpochPlan, left_out_of
+from rekindle.choose.plan import EpochPlan
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.refresh_schedule import exact_factor, share_of_uses
+from rekindle.choose.shard import Shard
 
 FACTORS = st.one_of(st.integers(1, 6), st.sampled_from([1.5, 2.5, 4 / 3, 3.75]))
 SEEDS = st.integers(0, 2**63 - 1)
@@ -50,7 +51,7 @@ class Cache:
 def test_an_epoch_without_its_incomplete_batch_recomputes_its_share(
     size, factor, seed, batch_size, balance, shuffle
 ):
-    served = size - left_out_of(size, batch_size, drop_last=True)
+    served = size - Shard().left_out(size, batch_size, drop_last=True)
     refresh, cache, epochs = Refresh(size, factor, seed), Cache(), 14
     for epoch in range(epochs):
         plan = plan_epoch(
@@ -72,7 +73,7 @@ def test_an_epoch_without_its_incomplete_batch_recomputes_its_share(
 @given(st.integers(40, 60), st.sampled_from([2, 3]), SEEDS)
 def test_over_the_epochs_all_samples_are_left_out_equally_often(size, factor, seed):
     """Batches of 18: some 4 to 17 of the samples are left out of each epoch."""
-    left_out = left_out_of(size, 18, drop_last=True)
+    left_out = Shard().left_out(size, 18, drop_last=True)
     refresh, counts, epochs = Refresh(size, factor, seed), np.zeros(size), 60
     for epoch in range(epochs):
         plan = plan_epoch(

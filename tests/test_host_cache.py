@@ -182,7 +182,7 @@ def test_of_many_that_start_at_once_one_makes_the_cache(name):
 
 
 def test_a_cache_whose_maker_died_before_it_was_complete_is_not_joined(name):
-    incomplete = SharedMemory(host_memory.fields(), {}, 1 << 12, name=name)
+    incomplete = SharedMemory(host_memory.FIELDS, {}, 1 << 12, name=name)
     assert [file.pid for file in find_memory_files(name)] == [os.getpid()]
     assert not [*find_caches(name)]
     incomplete.close()

@@ -282,15 +282,15 @@ def test_ranks_whose_data_seed_or_steps_differ_share_nothing():
 def test_a_job_of_ranks_is_known_by_its_address(monkeypatch):
     for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert job_of_ranks() == ""
+    assert job_of_ranks(1) == ""
     monkeypatch.setenv("MASTER_ADDR", "host")
     monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert job_of_ranks() == ""
+    assert job_of_ranks(1) == ""
     monkeypatch.setenv("WORLD_SIZE", "8")
-    one = job_of_ranks()
+    one = job_of_ranks(1)
     monkeypatch.setenv("MASTER_PORT", "2")
-    assert "" != one != job_of_ranks()
+    assert "" != one != job_of_ranks(1)
 
 
 # What a part depends on.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rekindle.choose.balanced_shuffle import balanced_order
 from rekindle.choose.draws import earlier_occurrences
 from rekindle.choose.plain_sequence import shuffled_order
-from rekindle.choose.plan import EpochSequence, left_out_of
+from rekindle.choose.plan import EpochSequence
 from rekindle.choose.planned_rows import PlannedRows, constant
 from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
@@ -82,7 +82,7 @@ def chosen_sequence(
     generations = np.where(is_due, uses, generations)
     fresh = refresh.recomputed(ids, is_due)
     last = np.empty(0, dtype=np.int64)  # the rows that are left out
-    left_out = left_out_of(len(ids), layout.batch_size, drop_last, Shard(world=layout.world))
+    left_out = Shard(world=layout.world).left_out(len(ids), layout.batch_size, drop_last)
     is_dealt = shuffle and dealt is not None and dealt.world == layout.world > 1
     if shuffle and left_out and not is_dealt:
         if cached is None:

@@ -16,7 +16,7 @@ from rekindle.choose.echo_order import EchoOrder, echoed
 from rekindle.choose.plain_sequence import shuffled_order
 from rekindle.choose.plan import EpochPlan
 from rekindle.choose.planned_rows import PlannedRows, constant
-from rekindle.choose.shard import EpochLayout, EpochStart, Shard
+from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 from rekindle.core import counter_rng
 from rekindle.core.counter_rng import NEXT_DRAW
 from rekindle.core.keyed_permutation import KeyedPermutation
@@ -95,7 +95,7 @@ def plan_echo(
     start: EpochStart | None = None,
 ) -> EpochPlan:
     """A plan with repeated samples."""
-    shard = shard or Shard()
+    shard = shard or ONE_RANK
     start = start or EpochStart(EpochLayout(shard.world, batch_size))
     order = shuffled_order(size, seed, epoch) if shuffle else None
     begun = Shard(0, start.layout.world, shard.drop_last)
@@ -118,4 +118,4 @@ def echo_plan(
         last_uses=earlier_occurrences(chosen[::-1])[::-1] == 0,
     )
     start = EpochStart(EpochLayout(1, batch_size))
-    return EpochPlan(ArraySequence(rows, epoch), batch_size, drop_last, Shard(), start)
+    return EpochPlan(ArraySequence(rows, epoch), batch_size, drop_last, ONE_RANK, start)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -28,19 +28,6 @@ def batches_per_epoch(samples: int, batch_size: int, drop_last: bool) -> int:
     """
     full, rest = divmod(samples, batch_size)
     return full + (rest > 0 and not drop_last)
-
-
-def left_out_of(samples: int, batch_size: int, drop_last: bool, shard: Shard | None = None) -> int:
-    """How many samples are left out of an epoch, of all ranks together.
-
-    >>> left_out_of(10, 4, drop_last=True), left_out_of(20, 4, True, Shard(world=2))
-    (2, 4)
-    """
-    shard = shard or Shard()
-    share = shard.share(samples)
-    if drop_last:
-        share -= share % batch_size
-    return max(0, samples - share * shard.world)
 
 
 class EpochSequence(Protocol):
@@ -73,9 +60,9 @@ class EpochPlan:
     shard: Shard
     start: EpochStart
     even_weights: bool = False  # with a mean of 1 in every batch
-    _windows: deque[_Window] = field(default_factory=lambda: deque(maxlen=_KEPT_WINDOWS), repr=False)
+    _windows: deque[_Window] = field(default_factory=partial(deque, maxlen=_KEPT_WINDOWS), repr=False)
 
-    @property
+    @cached_property
     def epoch(self) -> int:
         """Which epoch this is the plan of."""
         return self.sequence.epoch

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from rekindle.choose.chosen_sequence import chosen_sequence
 from rekindle.choose.plain_sequence import PlainSequence, shuffled_order
-from rekindle.choose.plan import EpochPlan, EpochSequence, left_out_of
+from rekindle.choose.plan import EpochPlan, EpochSequence
 from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.refurbish_sequence import CostsOf, RefurbishSequence
-from rekindle.choose.shard import EpochLayout, EpochStart, Shard
+from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 
 
 class _RequiredPlanArguments(TypedDict):
@@ -61,14 +61,14 @@ def plan_epoch(
     >>> [plan.batch(step).ids.tolist() for step in range(plan.steps)]
     [[0, 1], [2, 3], [4]]
     """
-    shard = shard or Shard()
+    shard = shard or ONE_RANK
     start = start or EpochStart(EpochLayout(shard.world, batch_size))
     sequence: EpochSequence
     if refresh is None:
         sequence = PlainSequence(size, epoch, shuffled_order(size, seed, epoch) if shuffle else None)
     else:
         begun = Shard(0, start.layout.world, shard.drop_last)
-        served = size - left_out_of(size, start.layout.batch_size, drop_last, begun)
+        served = size - begun.left_out(size, start.layout.batch_size, drop_last)
         if shuffle:
             sequence = RefurbishSequence(
                 refresh.serving(served), epoch, start.layout, balance=balance, costs_of=costs_of, seed=seed
@@ -99,7 +99,7 @@ def plan_chosen(
     costs_of: CostsOf | None = None,
 ) -> EpochPlan:
     """The same for samples that were chosen of `size`; see `chosen_sequence`."""
-    shard = shard or Shard()
+    shard = shard or ONE_RANK
     start = start or EpochStart(EpochLayout(shard.world, batch_size))
     sequence = chosen_sequence(
         ids, weights, uses, cached, dealt, epoch=epoch, seed=seed, shuffle=shuffle, drop_last=drop_last,

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.chosen_sequence import without_result_first
-from rekindle.choose.plan import left_out_of
 from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_schedule import first_of_each, share_of_uses
 from rekindle.choose.scores import Scores
@@ -62,4 +61,4 @@ class RefreshByUse:
         return choice._replace(dealt=homes.deal(choice.ids, is_due, last, seed=seed, epoch=epoch))
 
     def _left_out(self, choice: Choice) -> int:
-        return left_out_of(len(choice.ids), self.batch_size, self.drop_last, Shard(world=choice.world))
+        return Shard(world=choice.world).left_out(len(choice.ids), self.batch_size, self.drop_last)

@@ -32,6 +32,7 @@ _Numbers: TypeAlias = NDArray[np.int64]
 CostsOf: TypeAlias = Callable[[_Numbers], NDArray[np.float32]]  # what some samples cost to compute
 _COST_WINDOW = 64  # batches whose costs are evened out together
 _LONG = 1 << 23  # rows of a rank in an epoch from which on compiling the loop over them pays
+_ORDERS = (counter_rng.Step.ROWS, counter_rng.Step.FRESH_ORDER, counter_rng.Step.CACHED_ORDER)
 _MANY = 1 << 13  # rows at once: the first few of any epoch do not wait for a compiler
 
 
@@ -77,7 +78,7 @@ class RefurbishSequence:
             for one in np.unique(own).tolist():
                 here = own == one
                 visits[here] = self._visits(one, numbers[here])
-        ids, generations = self._refresh.samples_of(visits), self._refresh.generations_of(visits)
+        generations, ids = self._refresh.generations_of(visits), self._refresh.samples_of(visits)
         fresh = visits >= self._window.fresh
         return PlannedRows(ids, generations, self.epoch, fresh, constant(np.float32(1), count))
 
@@ -174,24 +175,21 @@ class RefurbishSequence:
 
     def _share(self, own: int) -> _RankShare:
         """What the rank has that comes `own` rows after the first."""
-        world, epoch = self._world, self.epoch
+        world = self._world
         oldest, fresh_from, end = self._window
         rank = (own + self.first_rank) % world
         first_cached = oldest + own
         first_fresh = fresh_from + (rank - fresh_from) % world
         count, fresh = (len(range(first, end, world)) for first in (first_cached, first_fresh))
         cached = count - fresh if self._balance else count
-
-        def key(step: counter_rng.Step) -> int:
-            return int(counter_rng.split(counter_rng.base(self._seed, step, epoch), rank)[0])
-
+        within_batches, of_fresh, of_cached = counter_rng.keys(self._seed, _ORDERS, self.epoch, rank)
         return _RankShare(
             count,
             first_cached,
             first_fresh,
-            BalancedShuffle(count, fresh, self._batch_size, key(counter_rng.Step.ROWS)),
-            KeyedPermutation(fresh, key(counter_rng.Step.FRESH_ORDER)),
-            KeyedPermutation(cached, key(counter_rng.Step.CACHED_ORDER)),
+            BalancedShuffle(count, fresh, self._batch_size, within_batches),
+            KeyedPermutation(fresh, of_fresh),
+            KeyedPermutation(cached, of_cached),
         )
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.plan import EpochPlan, batches_per_epoch
-from rekindle.choose.planned_rows import constant
 from rekindle.choose.planning import PlanArguments, plan_chosen
 from rekindle.choose.rank_homes import Dealt
-from rekindle.choose.shard import Shard
+from rekindle.choose.shard import ONE_RANK, Shard
 from rekindle.core import counter_rng
 from rekindle.errors import ArgumentError
 
@@ -34,7 +33,7 @@ class Choice(NamedTuple):
 
     def plan(self, **arguments: Unpack[PlanArguments]) -> EpochPlan:
         """The plan of this rank's share; `arguments` as `plan_epoch` takes them."""
-        if arguments.get("shard", Shard()).world == 1:
+        if arguments.get("shard", ONE_RANK).world == 1:
             arguments = {**arguments, "shard": Shard(self.rank, self.world)}
         return plan_chosen(
             self.ids,
@@ -88,7 +87,7 @@ def validated(planned: object, size: int, name: str) -> tuple[NDArray[np.int64],
         )
     if ids.min() < 0 or ids.max() >= size:
         raise error(f"index {ids[(ids < 0) | (ids >= size)][0]} is out of range")
-    weights = constant(np.float32(1), len(ids)) if planned[1] is None else np.asarray(planned[1])
+    weights = np.ones(len(ids), dtype=np.float32) if planned[1] is None else np.asarray(planned[1])
     if weights.shape != ids.shape or weights.dtype.kind not in "iuf":
         raise error(f"got {len(ids)} indices, but weights of {weights.dtype} and shape {weights.shape}")
     if not (np.isfinite(weights) & (weights >= 0)).all():

@@ -40,6 +40,22 @@ class Shard:
         """How many of so many samples each rank has, repeated ones included."""
         return samples // self.world if self.drop_last else -(-samples // self.world)
 
+    def left_out(self, samples: int, batch_size: int, drop_last: bool) -> int:
+        """How many of so many samples are left out of an epoch, of all ranks together.
+
+        That is, if the ranks leave out an incomplete last batch (`drop_last`), or what cannot be divided.
+
+        >>> Shard().left_out(10, 4, drop_last=True), Shard(world=2).left_out(20, 4, drop_last=True)
+        (2, 4)
+        """
+        share = self.share(samples)
+        if drop_last:
+            share -= share % batch_size
+        return max(0, samples - share * self.world)
+
+
+ONE_RANK = Shard()  # which has all samples
+
 
 @dataclass(frozen=True, slots=True)
 class EpochLayout:

@@ -7,6 +7,7 @@ sample's numbers do not depend on which worker draws them, or on what was drawn 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 
@@ -83,6 +84,12 @@ def seeds(seed: int, samples: ArrayLike, turns: ArrayLike = 0, step: int = Step.
     """One 64-bit seed for each of `samples`, in its turn (or its generation), for `step`."""
     start = base(seed, step, turns) if type(turns) is int else split(_split_one(seed, step), turns)
     return split(start, samples)
+
+
+def keys(seed: int, steps: Sequence[int], turn: int, sample: int) -> list[int]:
+    """What `seeds` gives one sample in its turn, for each of several steps."""
+    found: list[int] = split(split(split(seed, steps), turn), sample).tolist()
+    return found
 
 
 @lru_cache(maxsize=64)

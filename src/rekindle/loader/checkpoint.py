@@ -31,15 +31,19 @@ State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionari
 Identity: TypeAlias = dict[str, int | str | None]
 
 
+def dataset_size(dataset: object) -> int:
+    """How many samples a dataset has; -1 if it does not know."""
+    try:
+        return len(dataset) if isinstance(dataset, Sized) else -1
+    except TypeError:
+        return -1
+
+
 def identity(settings: LoaderSettings) -> Identity:
     """What a state must agree with to be loaded into a loader with these settings."""
-    try:
-        size = len(settings.dataset) if isinstance(settings.dataset, Sized) else -1
-    except TypeError:
-        size = -1
     found: Identity = {
         "seed": settings.seed,
-        "dataset_size": size,
+        "dataset_size": dataset_size(settings.dataset),
         "batch_size": settings.batch_size,
         "drop_last": settings.drop_last,
         "order": settings.order.value,

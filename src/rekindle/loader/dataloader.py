@@ -21,7 +21,7 @@ from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint, dataset_state, sharding
+from rekindle.loader import accelerate, arguments, checkpoint, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
@@ -152,7 +152,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         arguments.check_memory(memory, reuse)
         self._parts = LoaderParts.of(self, order)
         self._progress, self._epochs = Progress(), Epochs()
-        self._order_checked, self._agreed = order, None
+        self._order_checked = order
+        self._agreed: int | None = None  # on how many samples the ranks have
         self._close_with_the_loader()
         accelerate.install()
 
@@ -187,11 +188,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         order = self._order
         if order != self._order_checked:
             self._follow(order)
-        self._agree(order)
+        settings = self._settings(order)
+        self._agree(order, settings)
         if order.kind is OrderKind.ITERABLE and order.shard is not None:
             self._parts.to_load.set_epoch(epoch_of(self.dataset))  # A part of a stream is one of its own.
         position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
-        return self._epochs.start(self._settings(), position, self._progress, self)
+        return self._epochs.start(settings, position, self._progress, self)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter(loader)` that of `epoch`, which counts from 0: its order, its augmentation.
@@ -218,17 +220,18 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._parts.follow(order)
         self._order_checked, self._agreed = order, None
 
-    def _agree(self, order: LoaderOrder) -> None:
+    def _agree(self, order: LoaderOrder, settings: LoaderSettings) -> None:
         """Make sure, before a loader's first batch, that all ranks load the same thing."""
-        identity = self._identity()
-        if self._agreed == identity["dataset_size"]:
+        size = checkpoint.dataset_size(settings.dataset)
+        if self._agreed == size:
             return
-        sharding.warn_of_no_shard(order, stacklevel=4)
-        if sharding.is_the_group(order.shard):
+        if order.shard is None:
+            sharding.warn_of_no_shard(order, stacklevel=4)
+        elif sharding.is_the_group(order.shard):
             steps = len(self) if order.kind.is_planned else None
             at, importance = self._progress.position, self._parts.importance
-            agree("a loader", facts_of(identity, at, order, steps, importance))
-        self._agreed = identity["dataset_size"]
+            agree("a loader", facts_of(checkpoint.identity(settings), at, order, steps, importance))
+        self._agreed = size
 
     @property
     def batch(self) -> BatchInfo:
@@ -311,7 +314,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             saved["importance_state"] = session_state.save(self._parts.importance)
         if is_hugging_face(self.dataset):
             saved["dataset_epoch"] = epoch_of(self.dataset)
-        return saved | dataset_state.save(self._settings(), self._progress, position)
+        return saved
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.
@@ -327,12 +330,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
             # What was decided by measuring stays decided.
             identity["split"] = checkpoint.split_of(saved, parts.reuse.last_split)
-        position, found, importance, own = resumed(
-            saved, identity, settings, self._order, parts.to_load, stacklevel=2
-        )
-        if own is not None:
-            settings.dataset.load_state_dict(own)
-        parts.importance = importance
+        position, found, parts.importance = resumed(saved, identity, settings, self._order, parts.to_load)
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         parts.bad_samples = replace(parts.bad_samples, found=found)
@@ -345,9 +343,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """What a checkpoint must agree with."""
         return checkpoint.identity(self._settings())
 
-    def _settings(self) -> LoaderSettings:
+    def _settings(self, order: LoaderOrder | None = None) -> LoaderSettings:
         """The arguments as they are now: torch lets scripts change most of them between epochs."""
-        return LoaderSettings.of(self, self._order, self._parts, prefetch_factor=self._given_prefetch)
+        order = order or self._order
+        return LoaderSettings.of(self, order, self._parts, prefetch_factor=self._given_prefetch)
 
     @property
     def _given_prefetch(self) -> int | None:

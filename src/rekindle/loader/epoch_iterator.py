@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 
 from rekindle.choose import EndOfEpoch
-from rekindle.choose.position import CopyStates, IterablePosition, Position, with_copy
+from rekindle.choose.position import IterablePosition, Position
 from rekindle.core.samples import Batch
 from rekindle.errors import WorkerError
 from rekindle.loader.settings import LoaderSettings
@@ -30,7 +30,6 @@ class Progress:
     last: SlotBatch | CollatedBatch | None = None  # the batch yielded last
     unseen_bad: int = 0  # bad samples, the last found, of a batch that is not yielded yet
     yielded_at: float | None = None  # when that was, as long as the training loop is at work on it
-    has_warned: bool = False  # that the state of a dataset cannot be saved
 
 
 class EpochIterator:
@@ -108,29 +107,28 @@ class EpochIterator:
         if isinstance(ready, EndOfEpoch):
             self._finish()
             raise StopIteration
+        try:
+            batch = ready.value if isinstance(ready, CollatedBatch) else unpack(ready)
+            if self._accounting is not None:
+                self._accounting.note(yielded(ready), batch, self._settings.importance)
+            if self._pin is not None:
+                batch = self._pin(batch)
+        except Exception:  # This batch's own: the next call is for the next one.
+            self._asking = False
+            raise
         now = got
         if isinstance(ready, CollatedBatch) and self._pin is None:
-            batch = ready.value
             counters.collate.nbytes += nbytes(batch) if ready.nbytes is None else ready.nbytes
             if ready.at_once:
                 counters.load.add(got - asked, 0, len(ready.order.indices))
-            self._account(ready, batch)
         else:
-            try:
-                batch = unpack(ready)
-                self._account(ready, batch)
-                if self._pin is not None:
-                    batch = self._pin(batch)
-            except Exception:  # This batch's own: the next call is for the next one.
-                self._asking = False
-                raise
             now = time.perf_counter()
             ship = counters.ship
             ship.calls, ship.seconds = ship.calls + 1, ship.seconds + now - got
         position = self._position
         moved = self._moved(ready)
         # One step. Python looks for signals at calls and in loops, and there are none from here on.
-        position.step, position.ahead, position.iterable, position.copies = moved
+        position.step, position.ahead, position.iterable = moved
         progress.last, progress.position, progress.yielded_at = ready, position, now
         self._asking = False
         return batch
@@ -150,21 +148,19 @@ class EpochIterator:
         unseen_bad = len(found) - known
         batch = ahead.receive(sent)
         if self._accounting is not None:
-            self._account(sent.ready, unpack(sent.ready))
+            self._accounting.note(yielded(sent.ready), unpack(sent.ready), self._settings.importance)
         now = time.perf_counter()
         counters.ship.add(now - got)
         position = self._position
         moved = self._moved(sent.ready)
         # One step, as above.
-        position.step, position.ahead, position.iterable, position.copies = moved
+        position.step, position.ahead, position.iterable = moved
         progress.last, progress.position, progress.yielded_at = sent.ready, position, now
         progress.unseen_bad = unseen_bad
         self._asking = False
         return batch
 
-    def _moved(
-        self, ready: SlotBatch | CollatedBatch
-    ) -> tuple[int, frozenset[int], IterablePosition | None, CopyStates | None]:
+    def _moved(self, ready: SlotBatch | CollatedBatch) -> tuple[int, frozenset[int], IterablePosition | None]:
         """Count a batch that is about to be yielded; returns what becomes of the position with it."""
         position, order = self._position, ready.order
         self._counters.batches += 1
@@ -175,13 +171,10 @@ class EpochIterator:
         if iterable is not None:
             iterable = iterable.after_a_batch(ready.worker, ready.dataset_state)
             self._warn_of_length()
-        copies = position.copies
-        if copies is not None and ready.dataset_state is not None:
-            copies = with_copy(copies, ready.worker, ready.dataset_state.value)
         if self._settings.importance is not None:
             self._settings.importance.move_to(position.step + len(position.ahead))
         step, ahead = position.after_a_batch(order.step, in_order=self._in_order)
-        return step, ahead, iterable, copies
+        return step, ahead, iterable
 
     def _go_back(self) -> None:
         """Begin again from the position, if an interrupt of the last call may have lost a batch."""
@@ -192,15 +185,6 @@ class EpochIterator:
         self._runner = runner
         self._ahead = None if self._to_device is None else OneAhead(runner, self._to_device)
         self._drop = weakref.finalize(self, _abandon, runner, self._settings.persistent_workers)
-
-    def _account(self, ready: SlotBatch | CollatedBatch, batch: Batch) -> None:
-        """Tell reuse what the training loop gets."""
-        if self._accounting is not None:
-            importance = self._settings.importance
-            scores = None if importance is None else importance.scores
-            choice = None if importance is None else importance.choice
-            dealt = None if choice is None else choice.dealt
-            self._accounting.note(yielded(ready), batch, self._settings.reuse.store, scores, dealt)
 
     def _warn_of_length(self) -> None:
         """Warn, as torch does, if an iterable dataset gives more than it said."""
@@ -221,13 +205,8 @@ class EpochIterator:
 
     def _finish(self) -> None:
         position, progress = self._position, self._progress
-        keeps = self._settings.keeps_datasets
-        kept = position.iterable if keeps else None
-        following = Position(
-            position.epoch + 1,
-            iterable=None if kept is None else kept.after_the_end(),
-            copies=position.copies if keeps else None,
-        )
+        kept = position.iterable if self._settings.keeps_datasets else None
+        following = Position(position.epoch + 1, iterable=None if kept is None else kept.after_the_end())
         # One step, as in `__next__`.
         progress.position = following if progress.position is position else progress.position
         self._ended = self._ending = True

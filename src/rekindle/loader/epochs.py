@@ -16,9 +16,8 @@ from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
-from rekindle.choose.shard import EpochLayout, EpochStart, Shard
+from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 from rekindle.core.changes import Watched
-from rekindle.loader import dataset_state
 from rekindle.loader.epoch_iterator import EpochIterator, Progress
 from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse.planning import Layout
@@ -55,7 +54,7 @@ class Epochs:
             position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
-        runner, is_new = None, False
+        runner = None
         if self._idle.runner is not None:
             runner = self._idle.take(
                 settings.watched,
@@ -64,12 +63,11 @@ class Epochs:
             )
         if runner is None:
             settings.reuse.prepare()
-            runner, is_new = self._start_runner(settings, base_seed), True
+            runner = self._start_runner(settings, base_seed)
             if settings.num_workers > 0 and position.iterable is not None:  # They have new copies.
                 position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers == 0 and position.iterable is not None:
             position.iterable = with_state_before(position.iterable, settings.reuse.iterable_view())
-        dataset_state.begin(settings, runner, position, is_new=is_new)
         try:
             self._give_orders(settings, runner, position, base_seed, kept_seed)
         except BaseException:  # The user's sampler raised, say: nobody will ever ask this runner for a batch.
@@ -133,7 +131,6 @@ class Epochs:
         if settings.num_workers > 0:
             runner.close()
             runner = self._start_runner(settings, base_seed)
-            dataset_state.begin(settings, runner, position, is_new=True)
         self._give_orders(settings, runner, position, base_seed, kept_seed)
         return runner
 
@@ -196,7 +193,7 @@ class Epochs:
         """Our own order from here on: the next epoch follows without a pause."""
         choice = None if settings.importance is None else settings.importance.start(epoch)
         one = choice is not None or not self._idle.can_load_ahead
-        shard, batch_size = settings.shard or Shard(), settings.batch_size or 1
+        shard, batch_size = settings.shard or ONE_RANK, settings.batch_size or 1
         plan_of = _plan_of(settings, choice, shard, batch_size, None if start is None else (epoch, start))
         self._planned = PlannedEpochs(plan_of, epoch=epoch, first_step=first_step, without=without, one=one)
         return self._planned
@@ -267,7 +264,7 @@ def steps_of(
         if importance.choice is None or importance.epoch != epoch:
             return 0
         choice = importance.choice._replace(rank=0, world=layout.world)
-    shard = replace(settings.shard or Shard(), rank=0, world=layout.world)
+    shard = replace(settings.shard or ONE_RANK, rank=0, world=layout.world)
     resumed = None if start is None else (epoch, start)
     steps = _plan_of(settings, choice, shard, layout.batch_size, resumed)(epoch).steps
     echo = settings.reuse.batch_echo

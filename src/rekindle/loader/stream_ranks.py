@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rekindle.choose.position import IterablePosition
-from rekindle.choose.shard import Shard
+from rekindle.choose.shard import ONE_RANK, Shard
 from rekindle.core.state_fields import MOST_EPOCHS, MOST_RANKS, shown
 from rekindle.errors import StateError
 from rekindle.loader import checkpoint, stream_state
@@ -41,7 +41,7 @@ def for_rank(
     if max(one.epoch for one in ranks) > epoch + 1:
         raise StateError(f"epoch: the ranks are in epochs {sorted({one.epoch for one in ranks})}")
     current = [one for one in ranks if one.epoch == epoch]
-    own, parts = shard or Shard(), [part for one in current for part in one.parts]
+    own, parts = shard or ONE_RANK, [part for one in current for part in one.parts]
     first = next((one for one in current if one.position is not None), current[0])
     merged = {**first.state, "num_workers": workers, "iterable": None}
     if first.position is not None:

@@ -9,8 +9,7 @@ from torch.utils.data import IterableDataset
 
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
-from rekindle.choose.rank_homes import Dealt
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.shard import Shard
 from rekindle.core.samples import Batch
 from rekindle.reuse.cache.store import Store
@@ -34,6 +33,7 @@ class ReuseAccounting:
     ) -> None:
         self._dataset, self._reuse, self._seed = dataset, reuse, seed
         self._planning, self._redundant = planning, redundant
+        self.store: Store | None = None  # the cache, as long as it is open
         self._views: ViewCounter | None = None
         self._samples = self._planned = self._recomputed = 0
         self._epoch = -1  # of the last batch
@@ -43,20 +43,10 @@ class ReuseAccounting:
         """Whether other runs, which may be in other epochs, read the same cache."""
         return isinstance(self._reuse, Refurbish) and self._reuse.shared is not None
 
-    def note(
-        self,
-        yielded: YieldedBatch,
-        batch: Batch,
-        store: Store | None,
-        scores: Scores | None,
-        dealt: Dealt | None = None,
-    ) -> None:
-        """Count a batch, and let go of the cached parts that were used for the last time.
-
-        `scores` are the samples' own, where a method of importance chooses, and `dealt` says to which ranks
-        its choice goes.
-        """
-        order, redundant = yielded.order, self._redundant
+    def note(self, yielded: YieldedBatch, batch: Batch, importance: ImportanceSession | None) -> None:
+        """Count a batch, which `importance` may have chosen; let go of what was used for the last time."""
+        order, redundant, store = yielded.order, self._redundant, self.store
+        scores = None if importance is None else importance.scores
         if redundant is not None:
             redundant.stats.record(order, yielded.ids, self._planning.plain_refresh(), scores)
         if self._reuse is None:
@@ -71,8 +61,8 @@ class ReuseAccounting:
         if store is not None and order.epoch != self._epoch:
             self._epoch = order.epoch
             store.note_epoch(order.epoch)
-            if dealt is not None and scores is not None and order.plan is not None:
-                self._drop_moved(store, dealt, scores, order.plan.shard)
+            if importance is not None and order.plan is not None:
+                self._drop_moved(store, importance, order.plan.shard)
         if store is None or order.plan is None:
             return
         if order.last_uses is not None:
@@ -83,15 +73,16 @@ class ReuseAccounting:
             # The next epoch may have a rank of another host recompute it: nobody would overwrite this one.
             store.drop(self._planning.used_up(order.plan, order.ids), before=order.epoch + 1)
 
-    def _drop_moved(self, store: Store, dealt: Dealt, scores: Scores, shard: Shard) -> None:
+    def _drop_moved(self, store: Store, importance: ImportanceSession, shard: Shard) -> None:
         """Let go of what other ranks recompute: nobody would overwrite it here."""
-        if dealt.world == shard.world and not self._is_shared_by_runs:
+        dealt = None if importance.choice is None else importance.choice.dealt
+        if dealt is not None and dealt.world == shard.world and not self._is_shared_by_runs:
             gone = dealt.gone_from(shard.rank)
-            store.drop(gone, before=scores.made[gone])
+            store.drop(gone, before=importance.scores.made[gone])
 
-    def report(self, split: SplitPoint, store: Store | None, fits: float, epochs: int) -> ReuseReport | None:
+    def report(self, split: SplitPoint, epochs: int) -> ReuseReport | None:
         """What was saved in so many epochs, and what it cost in diversity; None before the first batch."""
-        views = self._views
+        views, store = self._views, self.store
         if views is None:
             return None
         stats = None if store is None else store.stats
@@ -104,7 +95,7 @@ class ReuseAccounting:
             held_share=None
             if store is None or stats is None
             else min(1.0, stats.entries / max(store.size, 1)),
-            fits=fits,
+            fits=1.0 if store is None else store.share_admitted,
             seconds_saved=saved,
             store=stats,
             expected=split.expected(epochs),

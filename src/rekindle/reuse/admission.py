@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,23 +18,26 @@ from rekindle.reuse.split_search import few_samples, loadable_parts
 _LARGEST_OF = 8  # samples, by which it is judged how many fit
 
 
-def admit(store: Store, split: Split, seed: int, costs_of: CostsOf | None, *, stacklevel: int) -> float:
-    """Have a store in memory keep the costliest samples, if not all fit; returns the share that fits.
+def admit(
+    store: Store, split: Split, seed: int, find_costs: Callable[[int], CostsOf | None], *, stacklevel: int
+) -> None:
+    """Have a store in memory keep the costliest samples, if not all fit: by what `find_costs` gives.
 
     Of millions of samples, it is a random share: looking at the cost of each would take as long as an epoch.
     How large a cached part is, is known where all have one size; otherwise the largest of a few tells.
     """
     size, capacity = store.size, store.capacity
     if not size or capacity is None:
-        return 1.0
-    largest = _largest_part(store, split, few_samples(size, _LARGEST_OF, seed))
+        return
+    largest = _largest_part(store, split, seed)
     fit = capacity // max(largest, 1)
     if fit >= size:
-        return 1.0
+        return
     if size > MAX_FLAGS:
         store.admit_share(fit / size, seed)
     else:
         order = counter_rng.permutation(size, seed, 0)  # By chance: a folder begins with one class.
+        costs_of = find_costs(size)
         if costs_of is not None:
             order = order[np.argsort(-costs_of(order), kind="stable")]
         wanted = np.zeros(size, dtype=bool)
@@ -46,14 +50,13 @@ def admit(store: Store, split: Split, seed: int, costs_of: CostsOf | None, *, st
             f"{which}. Give it more memory, a folder on disk, or a codec.",
             stacklevel=stacklevel + 1,
         )
-    return fit / size
 
 
-def _largest_part(store: Store, split: Split, some: list[int]) -> int:
-    """How many bytes a cached part takes: exactly, where all are alike, or the most of the first few."""
+def _largest_part(store: Store, split: Split, seed: int) -> int:
+    """How many bytes a cached part takes: exactly, where all are alike, or the most of a few."""
     example = split.example_part() if isinstance(split, NativeSplit) and store.codec.name == "raw" else None
     if example is not None:
         return store.nbytes_of(example)
     with generators_kept(GENERATORS):
-        parts = loadable_parts(split, some).values()
+        parts = loadable_parts(split, few_samples(store.size, _LARGEST_OF, seed)).values()
         return max(map(store.nbytes_of, parts), default=0)

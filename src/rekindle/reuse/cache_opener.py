@@ -31,11 +31,11 @@ _WARN_AT = 6  # calls below the user's `iter(loader)`
 class CacheOpener:
     """Opens caches for the first part of one dataset, again if it was changed.
 
-    `given` is the user's dataset, `costs_of` says how long the parts of samples take.
+    `given` is the user's dataset, `find_costs` gives what says how long the parts of samples take.
     """
 
-    def __init__(self, given: object, split: SplitPoint, costs_of: Callable[[], CostsOf | None]) -> None:
-        self._given, self._split, self._costs_of = given, split, costs_of
+    def __init__(self, given: object, split: SplitPoint, find_costs: Callable[[int], CostsOf | None]) -> None:
+        self._given, self._split, self._find_costs = given, split, find_costs
         self._changed = ""  # sets apart the disk cache of a dataset that was changed within this run
         self._changes = 0  # of the dataset, within this run
 
@@ -46,12 +46,13 @@ class CacheOpener:
 
     def open(self, reuse: Refurbish, memory: Memory, seed: int) -> tuple[Split, Store]:
         """The dataset in two, and a cache for the first part: this loader's, or one that it shares."""
-        split, several = self._split, rank_and_world()[1] > 1
+        split, world = self._split, rank_and_world()[1]
+        several = world > 1
         halves = cache(split.checked_split)  # asked for once it is decided where to split
         if reuse.shared is None or several:
             split.decide(memory, None if reuse.shared is None else partial(self._split_of_jobs, reuse.shared))
 
-        name = "" if reuse.shared is not None else self._name_for_ranks(reuse, halves, seed)
+        name = "" if reuse.shared is not None else self._name_for_ranks(world, reuse, halves, seed)
         kept = kept_generations(reuse.factor, ranks=bool(name), jobs=reuse.shared is not None)
 
         def make(**given: Any) -> Store:
@@ -67,7 +68,7 @@ class CacheOpener:
 
         def begin(store: Store) -> None:
             if reuse.disk is None:
-                admit(store, halves(), reuse.part_seed(seed), self._costs_of(), stacklevel=_WARN_AT + 3)
+                admit(store, halves(), reuse.part_seed(seed), self._find_costs, stacklevel=_WARN_AT + 3)
 
         def settle(theirs: Mapping[str, str] | None) -> Mapping[str, str]:
             if not several:
@@ -80,9 +81,9 @@ class CacheOpener:
             store = open_for_jobs(reuse.shared, make, begin, settle)
         return halves(), store
 
-    def _name_for_ranks(self, reuse: Refurbish, halves: Callable[[], Split], seed: int) -> str:
+    def _name_for_ranks(self, world: int, reuse: Refurbish, halves: Callable[[], Split], seed: int) -> str:
         """The name of the cache that the ranks of this host share; empty if there is one, or they cannot."""
-        job = job_of_ranks()
+        job = job_of_ranks(world)
         if not job:
             return ""
         about = self._about(reuse, halves)

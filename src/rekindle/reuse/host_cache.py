@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from rekindle.choose.distributed import rank_and_world
 from rekindle.core.host_lock import host_lock
 from rekindle.core.memfd import CAN_BE_FOUND, MemoryFile
 from rekindle.errors import ArgumentError
@@ -41,10 +40,13 @@ class MakeStore(Protocol):
     ) -> Store: ...
 
 
-def job_of_ranks() -> str:
-    """What the ranks of a job have in common and no other job has; empty if there is one rank."""
+def job_of_ranks(world: int) -> str:
+    """What the ranks of a job have in common and no other job has; empty if there is one rank.
+
+    `world` is how many torch.distributed knows of.
+    """
     given = os.environ.get("WORLD_SIZE", "")
-    world = max(rank_and_world()[1], int(given) if given.isdecimal() else 1)
+    world = max(world, int(given) if given.isdecimal() else 1)
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     address, port, run = (os.environ.get(name, "") for name in names)
     return f"{address} {port} {run}" if world > 1 and address and port else ""

@@ -14,10 +14,11 @@ from rekindle.choose.batch_orders import PlanOf
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.echo_order import echoed_length
 from rekindle.choose.echo_sequence import echo_plan
-from rekindle.choose.plan import batches_per_epoch, left_out_of
+from rekindle.choose.plan import batches_per_epoch
 from rekindle.choose.planning import PlanArguments
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.refurbish_sequence import CostsOf
+from rekindle.choose.shard import ONE_RANK
 from rekindle.prepare.native import encoded_lengths
 from rekindle.reuse.settings import Echo, Refurbish
 
@@ -59,7 +60,7 @@ class ReusePlanning:
         `begun` is an epoch, and where the rank starts in it, that was begun with another world or batch size.
         """
         plan: Callable[..., EpochPlan] = plan_epoch if choice is None else choice.plan
-        share = shard or Shard()
+        share = shard or ONE_RANK
 
         def start(epoch: int) -> EpochStart | None:
             return begun[1] if begun is not None and begun[0] == epoch else None
@@ -78,8 +79,9 @@ class ReusePlanning:
                 size=len(dataset), epoch=epoch, seed=seed, shard=share, start=start(epoch), **layout
             )
         balance = reuse.balance is not None
-        costs_of = self.costs_of() if reuse.balance == "cost" else None
-        refresh, size = self.refresh(), len(dataset)
+        size = len(dataset)
+        costs_of = self.costs_of(size) if reuse.balance == "cost" else None
+        refresh = self.refresh()
         return lambda epoch: plan(
             size=size, epoch=epoch, seed=seed, shard=share, start=start(epoch), refresh=refresh,
             balance=balance, costs_of=costs_of, **layout,
@@ -126,9 +128,8 @@ class ReusePlanning:
         if refresh is None:
             return np.empty(0, dtype=np.int64)
         begun, size = plan.start.layout, len(self._dataset)
-        left_out = left_out_of(
-            size, begun.batch_size, plan.drop_last, Shard(0, begun.world, plan.shard.drop_last)
-        )
+        ranks = Shard(0, begun.world, plan.shard.drop_last)
+        left_out = ranks.left_out(size, begun.batch_size, plan.drop_last)
         following = refresh.serving(size - left_out).next_turns(ids, plan.epoch)
         used_up: NDArray[np.int64] = ids[following == plan.epoch + 1]
         return used_up
@@ -143,9 +144,9 @@ class ReusePlanning:
             self._refresh, self._shared_refresh = Refresh(size, self._reuse.factor, seed), None
         return self._refresh
 
-    def costs_of(self) -> CostsOf | None:
-        """What samples are predicted to cost, from the lengths of their files; None if not known."""
-        if self._lengths is None or len(self._lengths) != len(self._dataset):
+    def costs_of(self, size: int) -> CostsOf | None:
+        """What the dataset's `size` samples are predicted to cost, from their files' lengths, if known."""
+        if self._lengths is None or len(self._lengths) != size:
             self._lengths = encoded_lengths(self._dataset)
         lengths = self._lengths
         if lengths is None:
@@ -165,7 +166,7 @@ class ReusePlanning:
 
 def _plan_without_duplicates(redundant: DuplicatePolicy, **given: Unpack[PlanArguments]) -> EpochPlan:
     """A rank's plan of what is left of an epoch: shared evenly by the ranks that it was begun by."""
-    shard, start = given.get("shard", Shard()), given.get("start")
+    shard, start = given.get("shard", ONE_RANK), given.get("start")
     begun = shard if start is None else Shard(0, start.layout.world)
     choice = redundant.epochs.choice(given["epoch"], begun)
     return choice._replace(rank=shard.rank, world=shard.world).plan(**given)

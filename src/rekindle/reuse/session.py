@@ -46,6 +46,12 @@ class ReuseSession:
         self._given, self._reuse, self._seed = dataset, reuse, seed
         self._final_transform, self._memory = final_transform, memory
         self.redundant = None if redundancy is None else DuplicatePolicy(redundancy, len(dataset), seed)
+        # How whole batches are repeated; None if they are not.
+        self.batch_echo = reuse if isinstance(reuse, Echo) and reuse.after == "batch" else None
+        # Whether workers load samples in two parts.
+        self.splits_samples = final_transform is not None or (reuse is not None and self.batch_echo is None)
+        # Whether there is anything to count in the batches that are yielded.
+        self.keeps_account = not (reuse is None and redundancy is None)
         self._split = SplitPoint(dataset, reuse, final_transform)
         self.dataset = self._split.dataset
         self.is_native = as_native(dataset) is not None
@@ -56,7 +62,6 @@ class ReuseSession:
         self._on_device = device_steps(dataset)
         self._looked_like: Look | None = None
         self._order_seed: int | None = None  # of the order, if it is not the seed of the views
-        self._fits = 1.0  # the share of the samples that the cache has room for
 
     def order_by(self, seed: int | None) -> None:
         """Order samples by a seed of its own, that of a sampler; None: by that of the views."""
@@ -82,9 +87,12 @@ class ReuseSession:
                 self._split.look()
                 self._opener.note_change()
             self._looked_like = looks_like
-            self.worker_view = self._split_and_cache()
+            self._use(self._split_and_cache())
         elif not looks_like.is_complete:  # The first part may be a copy of a dataset that was changed since.
             self.worker_view = replace(self.worker_view, split=self._split.split())
+
+    def _use(self, view: WorkerView | None) -> None:
+        self.worker_view, self.accounting.store = view, None if view is None else view.store
 
     def _split_and_cache(self) -> WorkerView | None:
         reuse, split = self._reuse, self._split
@@ -94,7 +102,6 @@ class ReuseSession:
         if isinstance(reuse, Echo):
             return WorkerView(split.checked_split(), Store(len(self.dataset), memory=memory))
         halves, store = self._opener.open(reuse, memory, self._seed)
-        self._fits = 1.0 if reuse.disk is not None else store.share_admitted
         part_seed = None if reuse.shared is None else reuse.part_seed(self._seed)
         return WorkerView(halves, store, part_seed)
 
@@ -114,32 +121,11 @@ class ReuseSession:
         split = None if self.worker_view is None else self.worker_view.split
         return self.dataset, self._final_transform, split
 
-    @property
-    def splits_samples(self) -> bool:
-        """Whether workers load samples in two parts."""
-        return self._final_transform is not None or not (self._reuse is None or self.batch_echo is not None)
-
-    @property
-    def batch_echo(self) -> Echo | None:
-        """How whole batches are repeated; None if they are not."""
-        echo = self._reuse
-        return echo if isinstance(echo, Echo) and echo.after == "batch" else None
-
-    @property
-    def keeps_account(self) -> bool:
-        """Whether there is anything to count in the batches that are yielded."""
-        return self._reuse is not None or self.redundant is not None
-
-    @property
-    def store(self) -> Store | None:
-        """The cache, if there is one."""
-        return None if self.worker_view is None else self.worker_view.store
-
     def report(self, epochs: int) -> ReuseReport | None:
         """What was saved in so many epochs, and what it cost; None if nothing is reused, or before it is."""
         if self._reuse is None:
             return None
-        return self.accounting.report(self._split, self.store, self._fits, epochs)
+        return self.accounting.report(self._split, epochs)
 
     def identity(self) -> dict[str, int | str | None]:
         """What a checkpoint must agree with."""
@@ -167,6 +153,6 @@ class ReuseSession:
 
     def close(self) -> None:
         """Let go of the cache in memory."""
-        if self.store is not None:
-            self.store.close()
-        self.worker_view = None
+        if self.accounting.store is not None:
+            self.accounting.store.close()
+        self._use(None)

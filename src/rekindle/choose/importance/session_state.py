@@ -15,7 +15,7 @@ from rekindle.choose.position import Position
 from rekindle.choose.rank_homes import Dealt, RankHomes, shares_of
 from rekindle.choose.scores import Findings, Loaded, Measured, Scores
 from rekindle.choose.selection import Choice
-from rekindle.choose.shard import Shard
+from rekindle.choose.shard import ONE_RANK, Shard
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
 
@@ -86,7 +86,7 @@ def load(session: ImportanceSession, state: object, seed: int, worlds: Collectio
     size = len(session.scores)
     scores = _scores(fields, Scores.unknown(size, seed, session.scores.kept))
     is_reused = session.refresh is not None and not session.refresh.shared
-    choice = _choice(fields, scores, is_reused, session.shard or Shard(), worlds)
+    choice = _choice(fields, scores, is_reused, session.shard or ONE_RANK, worlds)
     measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
     wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
     epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)

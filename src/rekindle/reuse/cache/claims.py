@@ -26,9 +26,7 @@ _GENERATIONS = 1 << 16  # Of two that differ by a multiple, one is waited for in
 _GOLDEN = (5**0.5 - 1) / 2  # Multiples of it, modulo 1, lie far apart from one another.
 
 
-def fields() -> list[Field]:
-    """The shared arrays of the claims."""
-    return [("claimed", np.int64, _SLOTS), ("claimed_by", np.int64, _SLOTS)]
+FIELDS: tuple[Field, ...] = (("claimed", np.int64, _SLOTS), ("claimed_by", np.int64, _SLOTS))
 
 
 class Claims:

@@ -81,7 +81,7 @@ class Lossless:
         else:
             small = self._library.ZstdCompressor(level=1).compress(whole)
         packed = np.frombuffer(_LENGTH.pack(len(whole)) + small, dtype=np.uint8)
-        return Record([packed], len(packed))
+        return Record.of([packed])
 
     def unpack(self, memory: NDArray[np.uint8]) -> Value:
         (length,) = _LENGTH.unpack_from(memory.data)

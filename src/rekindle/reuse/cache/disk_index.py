@@ -55,22 +55,20 @@ _TABLE = "disk_entries"
 _COLUMNS = ("disk_stamp", "disk_segment", "disk_offset", "disk_length", "disk_writer")
 
 
+FIELDS: tuple[Field, ...] = (
+    ("disk_control", np.int64, 64),
+    # Of the segment in a slot (its number modulo the slots): live records, bytes, the process that appends to
+    # it, and the run that wrote it plus 1 (0: the slot is empty).
+    ("segment_live", np.int64, _SLOTS),
+    ("segment_bytes", np.int64, _SLOTS),
+    ("segment_writer", np.int64, _SLOTS),
+    ("segment_run", np.int64, _SLOTS),
+)
+
+
 def tables(size: int) -> dict[str, TableSpec]:
     """The shared table of the index, for `size` samples."""
     return {_TABLE: TableSpec(_COLUMNS, size)}
-
-
-def fields() -> list[Field]:
-    """The shared arrays of the index."""
-    return [
-        ("disk_control", np.int64, 64),
-        # Of the segment in a slot (its number modulo the slots): live records, bytes, the process that
-        # appends to it, and the run that wrote it plus 1 (0: the slot is empty).
-        ("segment_live", np.int64, _SLOTS),
-        ("segment_bytes", np.int64, _SLOTS),
-        ("segment_writer", np.int64, _SLOTS),
-        ("segment_run", np.int64, _SLOTS),
-    ]
 
 
 class DiskIndex:

@@ -205,7 +205,7 @@ class DiskTier:
             content = self._read(index, generation, *found)
             location = None
             if content is not None and self._fits(segments.padded(len(content))):
-                location = self._write(index, generation, Record([content], len(content)))
+                location = self._write(index, generation, Record.of([content]))
             self.index.move(index, stamp, location)
         self.index.release(number)
         self.index.delete_dead()

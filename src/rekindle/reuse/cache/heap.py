@@ -24,13 +24,11 @@ _SPARE_BYTES = 64 << 20  # that are always left to others
 _RETRY_SECONDS = 1.0  # until a system that had no memory is asked again
 
 
-def fields() -> list[Field]:
-    """The shared arrays of a heap."""
-    return [
-        ("heap_control", np.int64, 64),
-        ("free_offset", np.int64, _MAX_FREE_BLOCKS),
-        ("free_size", np.int64, _MAX_FREE_BLOCKS),
-    ]
+FIELDS: tuple[Field, ...] = (
+    ("heap_control", np.int64, 64),
+    ("free_offset", np.int64, _MAX_FREE_BLOCKS),
+    ("free_size", np.int64, _MAX_FREE_BLOCKS),
+)
 
 
 class Heap:
@@ -41,11 +39,7 @@ class Heap:
         self._control = memory.arrays["heap_control"].data
         self._free_offset, self._free_size = memory.arrays["free_offset"], memory.arrays["free_size"]
         self._retry_at = 0.0
-
-    @property
-    def capacity(self) -> int:
-        """Bytes of the heap, most of which may not have been taken from the system yet."""
-        return len(self._heap)
+        self.capacity = len(memory.heap)  # in bytes, most of which may not have been taken from the system
 
     @property
     def reserved(self) -> int:

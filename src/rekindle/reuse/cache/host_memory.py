@@ -46,9 +46,7 @@ class HostCache(NamedTuple):
     about: dict[str, str]
 
 
-def fields() -> list[Field]:
-    """The shared array of the header: the first one."""
-    return [(_FIELD, np.uint8, _BYTES)]
+FIELDS: tuple[Field, ...] = ((_FIELD, np.uint8, _BYTES),)  # the first of all
 
 
 def write_header(memory: SharedMemory, header: HostCache) -> None:

@@ -13,9 +13,7 @@ _MEMBERS = 256  # whose epochs are kept; later ones overwrite the earliest
 _COUNT, _OLDEST, _ROWS = 0, 1, 8  # indices into `members`: rows of process and epoch follow
 
 
-def fields() -> list[Field]:
-    """The shared array of the members."""
-    return [("members", np.int64, _ROWS + 2 * _MEMBERS)]
+FIELDS: tuple[Field, ...] = (("members", np.int64, _ROWS + 2 * _MEMBERS),)
 
 
 class Members:

@@ -33,11 +33,7 @@ _DIRTY, _ENTRIES, _BYTES = range(3)
 
 
 _TABLE = "entries"
-
-
-def fields() -> list[Field]:
-    """The shared arrays of the tier."""
-    return [("control", np.int64, 64), *heap.fields()]
+FIELDS: tuple[Field, ...] = (("control", np.int64, 64), *heap.FIELDS)
 
 
 def tables(size: int) -> dict[str, TableSpec]:
@@ -49,7 +45,7 @@ class MemoryTier:
     """Entries in a heap of shared memory, at most one generation of each sample."""
 
     def __init__(self, memory: SharedMemory) -> None:
-        self._lock, self._heap, self._memory = memory.lock, Heap(memory), memory
+        self._lock, self._memory = memory.lock, memory
         self._table = memory.tables[_TABLE]
         self._stamps, self._offsets, self._lengths, self._block_sizes = (
             memory.arrays[name] for name in ("stamp", "offset", "length", "block_size")
@@ -60,10 +56,8 @@ class MemoryTier:
             array.data for array in (self._stamps, self._offsets, self._lengths, self._block_sizes)
         )
         self._writer = memory.arrays["writer"].data
-
-    @property
-    def capacity(self) -> int:
-        return self._heap.capacity
+        self._heap = Heap(memory)
+        self.capacity = self._heap.capacity
 
     @property
     def entries(self) -> int:

@@ -23,6 +23,11 @@ class Record:
     parts: list[NDArray[np.uint8]]
     nbytes: int
 
+    @classmethod
+    def of(cls, parts: list[NDArray[np.uint8]]) -> Record:
+        """A value of these parts, of which there is at least one."""
+        return cls(parts, sum(map(aligned, map(len, parts[:-1]))) + len(parts[-1]))
+
     def write(self, memory: NDArray[np.uint8]) -> None:
         """Copy all parts to the start of `memory`."""
         start = 0

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rekindle.reuse.cache.dtype_text import Json, dtype_to_text
-from rekindle.reuse.cache.record import Record, UnknownTypeError, aligned
+from rekindle.reuse.cache.record import Record, UnknownTypeError
 
 HEADER_LENGTH = struct.Struct("<I")
 TV_TENSORS = ("Image", "Mask", "Video")  # of torchvision
@@ -48,8 +48,7 @@ def encode(value: object, shrink: Shrink | None = None) -> Record:
     buffers: Buffers = []
     text = json.dumps(_describe(value, buffers, shrink), separators=(",", ":")).encode()
     header = np.frombuffer(HEADER_LENGTH.pack(len(text)) + text, dtype=np.uint8)
-    parts = [header, *(buffer for buffer in buffers if len(buffer))]
-    return Record(parts, sum(aligned(len(part)) for part in parts[:-1]) + len(parts[-1]))
+    return Record.of([header, *filter(len, buffers)])
 
 
 def find_class(module: str, name: str) -> type | None:

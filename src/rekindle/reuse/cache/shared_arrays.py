@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.reduction import DupFd
@@ -102,7 +102,13 @@ class SharedMemory:
     """
 
     def __init__(
-        self, fields: list[Field], tables: dict[str, TableSpec], heap: int, *, fd: int = -1, name: str = ""
+        self,
+        fields: Sequence[Field],
+        tables: dict[str, TableSpec],
+        heap: int,
+        *,
+        fd: int = -1,
+        name: str = "",
     ) -> None:
         self._fields, self._tables, self._heap, self._name = fields, tables, heap, name
         self._users = 1
@@ -134,7 +140,7 @@ class SharedMemory:
             self.arrays |= table.columns
         self.heap = memory[self._heap_start :]
         self.lock = SharedLock(self.fd)
-        if name:
+        if self._name:
             _found[identity(os.fstat(self.fd))] = self
 
     @staticmethod
@@ -206,6 +212,6 @@ class _Duplicate(Protocol):
 
 
 def _unpickle(
-    fields: list[Field], tables: dict[str, TableSpec], heap: int, name: str, duplicate: _Duplicate
+    fields: Sequence[Field], tables: dict[str, TableSpec], heap: int, name: str, duplicate: _Duplicate
 ) -> SharedMemory:
     return SharedMemory(fields, tables, heap, fd=duplicate.detach(), name=name)

@@ -306,7 +306,7 @@ class Store:
 
     def note_epoch(self, epoch: int) -> None:
         """Tell those who share the cache which epoch this loader is in: older generations can go."""
-        if self._members.note_epoch(self._state.member, epoch) and self._kept.ways > 1:
+        if self._kept.ways > 1 and self._members.note_epoch(self._state.member, epoch):
             self._memory.drop_superseded(self._kept, self._members.oldest_epoch)
 
     def admit(self, mask: ArrayLike | None) -> None:

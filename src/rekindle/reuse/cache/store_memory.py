@@ -14,15 +14,15 @@ def store_memory(
     """The memory of a store: new, or that of a file which was found; ValueError if that is no such memory."""
     rows = size * kept.ways
     fields: list[Field] = [
-        *host_memory.fields(),
-        *memory_tier.fields(),
-        *members.fields(),
-        *claims.fields(),
+        *host_memory.FIELDS,
+        *memory_tier.FIELDS,
+        *members.FIELDS,
+        *claims.FIELDS,
         *admission_rule.fields(size),
     ]
     tables = memory_tier.tables(rows)
     if disk:
-        fields += disk_index.fields()
+        fields += disk_index.FIELDS
         tables |= disk_index.tables(rows)
     if file is None:
         return SharedMemory(fields, tables, heap, name=name)
