@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -64,19 +64,30 @@ def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
     from rekindle.fetch.packed.source import Packed
     from rekindle.loader import settings
     from rekindle.prepare.decode import jpeg
+    from rekindle.prepare.unit_pipeline import UnitPipeline
 
-    if kind == "raw packed":
-        slow: Any = patch.object(Packed, "read", _sleeping(Packed.read, seconds))
-    else:
-        image = np.zeros((PIXELS, PIXELS, 3), np.uint8)
-        slow = patch.object(jpeg.simplejpeg, "decode_jpeg", _sleeping(lambda *_, **__: image, seconds))
-    with slow, patch.object(settings, "threads_per_process", lambda *_: threads):
+    image = np.zeros((PIXELS, PIXELS, 3), np.uint8)
+    with ExitStack() as patches:
+
+        def sleep_in(owner: Any, name: str, function: Callable[..., Any], samples: _Count) -> None:
+            patches.enter_context(patch.object(owner, name, _sleeping(function, seconds, samples)))
+
+        if kind == "raw packed":
+            sleep_in(Packed, "read", Packed.read, lambda *_: 1)
+            whole_unit = UnitPipeline.write_mapped  # which reads its samples itself
+            sleep_in(UnitPipeline, "write_mapped", whole_unit, lambda _, samples, *__: len(samples.files))
+        else:
+            sleep_in(jpeg.simplejpeg, "decode_jpeg", lambda *_, **__: image, lambda *_: 1)
+        patches.enter_context(patch.object(settings, "threads_per_process", lambda *_: threads))
         yield
 
 
-def _sleeping(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+_Count = Callable[..., int]  # how many samples a call is for
+
+
+def _sleeping(function: Callable[..., Any], seconds: float, samples: _Count) -> Callable[..., Any]:
     def slow(*arguments: Any, **options: Any) -> Any:
-        time.sleep(seconds)
+        time.sleep(seconds * samples(*arguments))
         return function(*arguments, **options)
 
     return slow

@@ -14,14 +14,14 @@ from rekindle.choose.importance import percentiles as percentiles_module
 from rekindle.choose.importance import systematic_sampling
 from rekindle.choose.importance.criteria import cross_entropy, cross_entropy_of_iowa, importance, io, margin
 from rekindle.choose.importance.method import arrays_read_by, as_method
-from rekindle.choose.importance.percentiles import levels_of, percentiles
+from rekindle.choose.importance.percentiles import levels_of, nth_smallest, percentiles
 from rekindle.choose.importance.systematic_sampling import (
     SystematicDraw,
     capped,
     lowest,
     share_of,
-    smallest,
 )
+from rekindle.choose.scores import STRETCH
 from rekindle.choose.selection import validated
 from scored import METHODS, scored
 
@@ -270,7 +270,26 @@ def test_the_lowest_are_those_that_a_sort_puts_first(values, count, seed):
     sorted_first = np.lexsort((ties, values))[:count]
     assert lowest(values, count, lambda rows: ties[rows]).tolist() == sorted(sorted_first)
     first = np.argsort(values, kind="stable")[:count]
-    assert np.flatnonzero(smallest(values, count)).tolist() == sorted(first)
+    assert lowest(values, count).tolist() == sorted(first)
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(STRETCH - 1, STRETCH + 2),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([3.0, 1e-30, 1e39]),  # few values, many that differ little, some beyond float32
+    SEEDS,
+    st.data(),
+)
+def test_the_nth_smallest_of_many_is_exact(size, dtype, scale, seed, data):
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        values = (scale * np.round(rng.standard_normal(size), 2 if scale == 3 else 9)).astype(dtype)
+    values[rng.random(size) < 0.01] = np.nan
+    count = data.draw(st.integers(1, size))
+    found = nth_smallest(lambda part: values[part], size, count)
+    assert np.array_equal(found, np.sort(values)[count - 1], equal_nan=True)
+    assert np.array_equal(lowest(values, count), np.sort(np.argsort(values, kind="stable")[:count]))
 
 
 # Criteria.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rekindle.core import keyed_permutation
 from rekindle.core.keyed_permutation import KeyedPermutation
+from rekindle.core.permutation_kernel import CompiledPermutation
 
 KEYS = st.integers(0, 2**64 - 1)
 SMALL = [6, 3, 10, 5, 1, 9, 7, 11, 4, 2, 0, 8]
@@ -130,6 +131,18 @@ def test_tables_are_drawn_once_they_pay():
     assert not order._rounds
     order.forward(np.arange(100_000))
     assert order._rounds
+
+
+@settings(max_examples=40)
+@given(st.integers(65_537, 10**11), KEYS, st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
+def test_a_compiled_order_is_the_same(size, key, numbers):
+    order, positions = KeyedPermutation(size, key), np.array(numbers) % size
+    compiled = CompiledPermutation(order)
+    assert np.array_equal(compiled.forward(positions), order.forward(positions))
+    assert np.array_equal(compiled.inverse(positions), order.inverse(positions))
+    assert compiled.forward(np.empty(0, dtype=np.int64)).tolist() == []
+    with pytest.raises(ValueError, match=f"expected numbers from 0 to {size - 1}"):
+        compiled.inverse(np.array([size]))
 
 
 def test_a_size_that_cannot_be_is_refused():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from rekindle.choose.shard import EpochStart
 from rekindle.choose.user_samplers import SamplerOrders, SamplerState
+
+# Of each worker's copy of a map-style dataset that has a state: what its `state_dict` gave, pickled, between
+# our own processes. A string says why it could not be had; None is not known.
+CopyStates: TypeAlias = tuple[bytes | str | None, ...]
 
 
 class DatasetState(NamedTuple):
@@ -28,6 +32,11 @@ def later(known: DatasetState, taken: bytes | str | None) -> DatasetState | None
     if taken is None:
         return None
     return DatasetState(taken) if taken else known._replace(passes=(*known.passes[:-1], known.passes[-1] + 1))
+
+
+def with_copy(states: CopyStates, worker: int, state: bytes | str | None) -> CopyStates:
+    """The states of all copies once that of a worker is this one."""
+    return (*states[:worker], state, *states[worker + 1 :])
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ class Position:
     sampler: SamplerOrders | None = None  # a user's sampler that an epoch follows
     sampler_state: SamplerState | None = None  # what it takes to resume one
     iterable: IterablePosition | None = None  # of an iterable dataset
+    copies: CopyStates | None = None  # of a map-style dataset that has a state
     begun: bool = False  # an epoch goes on from here already
     start: EpochStart | None = None  # where steps are counted from; None: the beginning of the epoch
 

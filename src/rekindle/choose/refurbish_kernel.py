@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numba
 import numpy as np
@@ -19,109 +18,36 @@ from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.keyed_permutation import KeyedPermutation
+from rekindle.core.permutation_kernel import (
+    WITHIN_KERNELS,
+    is_at_least,
+    map_back,
+    map_forward,
+    packed_orders,
+    wrapped,
+)
 
 check_compiled_code()
 
 _Unsigned = NDArray[np.uint64]
 _Entries = NDArray[np.uint16 | np.uint32]
 _FRESH, _OTHERS, _FIRST_DEALT = 0, 1, 2  # numbers of orders; that of the circle is the last
-_SIZE, _BITS, _BASE, _PAIRS, _START = range(5)  # what is known of an order
-_WITHIN: Any = {
-    "boundscheck": False,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}  # called by kernels only
 _AT_ONCE = 8192  # rows that stay in the processor's cache
 
-# Written so that no row waits for a guess: half of all comparisons of random numbers turn out otherwise than
-# the processor expects, which costs as much as ten additions. Indices are unsigned: others are tested first.
 
-
-@numba.njit(**_WITHIN)
-def _is_at_least(number: np.uint64, other: np.uint64) -> np.uint64:
-    """All bits, or none. Both numbers are below 2**63."""
-    return ((number - other) >> np.uint64(63)) - np.uint64(1)
-
-
-@numba.njit(**_WITHIN)
-def _wrapped(number: np.uint64, bound: np.uint64) -> np.uint64:
-    """A number below 2 · bound, less `bound` if it is not below it."""
-    wrapped: np.uint64 = number - (bound & _is_at_least(number, bound))
-    return wrapped
-
-
-@numba.njit(**_WITHIN)
-def _forward(numbers: _Unsigned, order: _Unsigned, tables: _Entries) -> None:
-    """`KeyedPermutation.forward`, written to the same memory."""
-    size, bits, base, pairs = order[_SIZE], order[_BITS], order[_BASE], order[_PAIRS]
-    entries = tables[order[_START] :]
-    right_base = np.uint64(1) << bits
-    mask, of_a_pair = right_base - np.uint64(1), right_base + base
-    if pairs == np.uint64(0):
-        for at in range(np.uint64(numbers.size)):
-            numbers[at] = np.uint64(entries[numbers[at]])
-        return
-    first_left, first_right = entries, entries[right_base:]
-    second_left, second_right = entries[of_a_pair:], entries[of_a_pair + right_base :]
-    third_left, third_right = second_left, second_right
-    if pairs == np.uint64(3):
-        third_left, third_right = (
-            entries[np.uint64(2) * of_a_pair :],
-            entries[np.uint64(2) * of_a_pair + right_base :],
-        )
-    for at in range(np.uint64(numbers.size)):
-        number = numbers[at]
-        while True:
-            left, right = number >> bits, number & mask
-            left = _wrapped(left + np.uint64(first_left[right]), base)
-            right = (right + np.uint64(first_right[left])) & mask
-            left = _wrapped(left + np.uint64(second_left[right]), base)
-            right = (right + np.uint64(second_right[left])) & mask
-            if pairs == np.uint64(3):
-                left = _wrapped(left + np.uint64(third_left[right]), base)
-                right = (right + np.uint64(third_right[left])) & mask
-            number = left << bits | right
-            if number < size:
-                break
-        numbers[at] = number
-
-
-@numba.njit(**_WITHIN)
-def _inverse(numbers: _Unsigned, order: _Unsigned, tables: _Entries) -> None:
-    """`KeyedPermutation.inverse` of an order of two pairs of rounds, written to the same memory."""
-    size, bits, base = order[_SIZE], order[_BITS], order[_BASE]
-    entries = tables[order[_START] :]
-    right_base = np.uint64(1) << bits
-    mask, of_a_pair = right_base - np.uint64(1), right_base + base
-    first_left, first_right = entries, entries[right_base:]
-    second_left, second_right = entries[of_a_pair:], entries[of_a_pair + right_base :]
-    for at in range(np.uint64(numbers.size)):
-        number = numbers[at]
-        while True:
-            left, right = number >> bits, number & mask
-            right = (right - np.uint64(second_right[left])) & mask
-            left = _wrapped(left + base - np.uint64(second_left[right]), base)
-            right = (right - np.uint64(first_right[left])) & mask
-            left = _wrapped(left + base - np.uint64(first_left[right]), base)
-            number = left << bits | right
-            if number < size:
-                break
-        numbers[at] = number
-
-
-@numba.njit(**_WITHIN)
+@numba.njit(**WITHIN_KERNELS)
 def _every_nth(
     visits: _Unsigned, first: np.uint64, n: np.uint64, place: np.uint64, order: _Unsigned, tables: _Entries
 ) -> None:
     """A rank's visits from `first` on, every n-th, that stand at the places from `place` on of an order."""
     for at in range(np.uint64(visits.size)):
         visits[at] = place + at
-    _forward(visits, order, tables)
+    map_forward(visits, order, tables)
     for at in range(np.uint64(visits.size)):
         visits[at] = first + n * visits[at]
 
 
-@numba.njit(**_WITHIN)
+@numba.njit(**WITHIN_KERNELS)
 def _find_stretches(visits: _Unsigned, starts: _Unsigned, found: NDArray[np.uint32]) -> None:
     """The number of the stretch that each visit is in."""
     one = np.uint64(1)
@@ -129,12 +55,12 @@ def _find_stretches(visits: _Unsigned, starts: _Unsigned, found: NDArray[np.uint
         stretch, count = np.uint64(0), np.uint64(starts.size)
         while count > one:
             half = count >> one
-            stretch += half & _is_at_least(visits[at], starts[stretch + half])
+            stretch += half & is_at_least(visits[at], starts[stretch + half])
             count -= half
         found[at] = np.uint32(stretch)
 
 
-@numba.njit(**_WITHIN)
+@numba.njit(**WITHIN_KERNELS)
 def _undeal(
     visits: _Unsigned, stretches: NDArray[np.uint32], starts: _Unsigned, orders: _Unsigned, tables: _Entries
 ) -> None:
@@ -153,13 +79,13 @@ def _undeal(
         ends[here] = to + one
     begin = np.uint64(0)
     for stretch in range(np.uint64(starts.size)):
-        _forward(together[begin : ends[stretch]], orders[stretch + np.uint64(_FIRST_DEALT)], tables)
+        map_forward(together[begin : ends[stretch]], orders[stretch + np.uint64(_FIRST_DEALT)], tables)
         begin = ends[stretch]
     for at in range(count):
         visits[at] = starts[np.uint64(stretches[at])] + together[where[at]]
 
 
-@numba.njit(**_WITHIN)
+@numba.njit(**WITHIN_KERNELS)
 def _fill_some(
     slots: NDArray[np.uint32],
     first_batch: np.uint64,
@@ -184,8 +110,8 @@ def _fill_some(
     if world > one:
         _undeal(samples, stretches, starts, orders, tables)
     for at in range(np.uint64(ids.size)):
-        samples[at] = _wrapped(samples[at] + oldest, size)
-    _inverse(samples, orders[-1], tables)
+        samples[at] = wrapped(samples[at] + oldest, size)
+    map_back(samples, orders[-1], tables)
     # Where the shuffle within batches puts them. The slots of a batch are its fresh ones, then the others.
     row = np.uint64(0)
     for batch in range(np.uint64(slots.shape[0])):
@@ -193,7 +119,7 @@ def _fill_some(
         to_other = fresh_count + batch * batch_size - to_fresh - fresh_here
         for column in range(min(batch_size, np.uint64(ids.size) - row)):
             slot = np.uint64(slots[batch, column])
-            is_other = _is_at_least(slot, fresh_here)
+            is_other = is_at_least(slot, fresh_here)
             source = slot + (to_fresh & ~is_other) + (to_other & is_other)
             ids[row], fresh[row] = samples[source], is_other == np.uint64(0)
             generations[row] = generations_of[np.uint64(stretches[source])]
@@ -271,18 +197,13 @@ class CompiledRows:
         other_order: KeyedPermutation,
         circle: KeyedPermutation,
     ) -> None:
-        parts = [order.tables() for order in (fresh_order, other_order, *stretches.dealt, circle)]
-        kind = np.uint16 if all(part.entries.max(initial=0) < 1 << 16 for part in parts) else np.uint32
-        begins = np.cumsum([0, *(len(part.entries) for part in parts[:-1])]).tolist()
-        self._tables = np.concatenate([part.entries.astype(kind, copy=False) for part in parts])
-        known = [[*part[:-1], begin] for part, begin in zip(parts, begins, strict=True)]
-        self._orders = np.array(known, dtype=np.uint64)
+        self._orders, self._tables = packed_orders([fresh_order, other_order, *stretches.dealt, circle])
         oldest, size = stretches.starts[0], circle.size
         self._starts = np.array([start - oldest for start in stretches.starts[:-1]], dtype=np.uint64)
         self._generations = np.array(stretches.generations, dtype=np.int64)
         constants = [world, first_fresh - oldest, first_other - oldest, oldest % size, size]
         self._constants = np.array(constants, dtype=np.uint64)
-        self._fill = _fill(np.dtype(kind).name)
+        self._fill = _fill(self._tables.dtype.name)
 
     def rows(
         self, slots: NDArray[np.uint32], first_batch: int, before: NDArray[np.int64], count: int

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
-from rekindle.core.keyed_permutation import KeyedPermutation, keyed_permutation
+from rekindle.core.keyed_permutation import Permutation, keyed_permutation
 
 _LOADS_REMEMBERED = 4
 STRETCH = 1 << 16  # samples that stay in the processor's cache while something is computed of them
+_MANY = 1 << 23  # things from which on compiling the loop over their order pays
 _ALWAYS_KEPT = frozenset({"loss", "epoch", "uses", "turns"})
 _Number = TypeVar("_Number", bound=np.number)
 
@@ -199,14 +200,19 @@ class Scores:
             drawn[part] = counter_rng.uniforms(self.seed, samples, epoch, step)[:, 0]
         return drawn
 
-    def order(self, epoch: int, size: int, draw: int = 0) -> KeyedPermutation:
+    def order(self, epoch: int, size: int, draw: int = 0) -> Permutation:
         """A random order of `size` things, as a function: the same for the same seed, epoch and draw.
 
         Those whose place in it is below n are n of them, drawn without replacement.
         """
-        return keyed_permutation(
+        order = keyed_permutation(
             size, counter_rng.base(self.seed, counter_rng.Step.CHOICE_ORDER + draw, epoch)
         )
+        if size < _MANY:
+            return order
+        from rekindle.core.permutation_kernel import CompiledPermutation
+
+        return CompiledPermutation(order)
 
     def permutation(self, epoch: int, draw: int = 0) -> NDArray[np.int64]:
         """A random order of all samples: the same for the same seed, epoch and draw."""

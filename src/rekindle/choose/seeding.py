@@ -60,7 +60,7 @@ def before_an_epoch(
     """The position between two epochs, with what the next one will draw from."""
     if order is OrderKind.SAMPLER and position.sampler_state is None:
         resume = between_epochs(sampler, generator, ended=position.epoch > 0)
-        return Position(position.epoch, sampler_state=resume)
+        return Position(position.epoch, sampler_state=resume, copies=position.copies)
     if order is OrderKind.ITERABLE and generator is not None:
         known = position.iterable or IterablePosition()
         if known.generator is None:

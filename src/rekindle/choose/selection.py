@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.plan import EpochPlan, batches_per_epoch
+from rekindle.choose.planned_rows import constant
 from rekindle.choose.planning import PlanArguments, plan_chosen
 from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.shard import ONE_RANK, Shard
@@ -87,7 +88,7 @@ def validated(planned: object, size: int, name: str) -> tuple[NDArray[np.int64],
         )
     if ids.min() < 0 or ids.max() >= size:
         raise error(f"index {ids[(ids < 0) | (ids >= size)][0]} is out of range")
-    weights = np.ones(len(ids), dtype=np.float32) if planned[1] is None else np.asarray(planned[1])
+    weights = constant(np.float32(1), len(ids)) if planned[1] is None else np.asarray(planned[1])
     if weights.shape != ids.shape or weights.dtype.kind not in "iuf":
         raise error(f"got {len(ids)} indices, but weights of {weights.dtype} and shape {weights.shape}")
     if not (np.isfinite(weights) & (weights >= 0)).all():

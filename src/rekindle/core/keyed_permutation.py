@@ -14,7 +14,7 @@ Small orders are shuffled as a whole: a table of n entries, each of the n! order
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,18 @@ class PermutationTables(NamedTuple):
     left_base: int
     pairs: int
     entries: _Table
+
+
+class Permutation(Protocol):
+    """A random order, by whichever code it is evaluated."""
+
+    size: int
+
+    def forward(self, positions: _Numbers) -> _Numbers:
+        """What stands at each of some positions."""
+
+    def inverse(self, values: _Numbers) -> _Numbers:
+        """The position of each of some numbers."""
 
 
 class KeyedPermutation:

@@ -31,11 +31,13 @@ def install() -> None:
     original = adapter.__init__
 
     def initialise(self: Any, dataset: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
-        if kwargs.get(_ENTRY) is not None:  # Ours keeps its own state: torchdata's loader is not needed.
-            use_stateful_dataloader = False
-        elif use_stateful_dataloader:
+        if kwargs.get(_ENTRY) is None:
             kwargs.pop(_ENTRY, None)
-        original(self, dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+            original(self, dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+            return
+        # Ours keeps its own state: for this flag `save_state` and `load_state` ask for it.
+        original(self, dataset, use_stateful_dataloader=False, **kwargs)
+        self.use_stateful_dataloader = use_stateful_dataloader
 
     adapter.__init__ = initialise
 

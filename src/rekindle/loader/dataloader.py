@@ -21,7 +21,7 @@ from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint, sharding
+from rekindle.loader import accelerate, arguments, checkpoint, dataset_state, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
@@ -314,7 +314,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             saved["importance_state"] = session_state.save(self._parts.importance)
         if is_hugging_face(self.dataset):
             saved["dataset_epoch"] = epoch_of(self.dataset)
-        return saved
+        return saved | dataset_state.save(self._settings(), self._progress, position)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.
@@ -330,7 +330,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
             # What was decided by measuring stays decided.
             identity["split"] = checkpoint.split_of(saved, parts.reuse.last_split)
-        position, found, parts.importance = resumed(saved, identity, settings, self._order, parts.to_load)
+        position, found, importance, own = resumed(
+            saved, identity, settings, self._order, parts.to_load, stacklevel=2
+        )
+        if own is not None:
+            settings.dataset.load_state_dict(own)
+        parts.importance = importance
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         parts.bad_samples = replace(parts.bad_samples, found=found)

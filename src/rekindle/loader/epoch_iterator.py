@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 
 from rekindle.choose import EndOfEpoch
-from rekindle.choose.position import IterablePosition, Position
+from rekindle.choose.position import CopyStates, IterablePosition, Position, with_copy
 from rekindle.core.samples import Batch
 from rekindle.errors import WorkerError
 from rekindle.loader.settings import LoaderSettings
@@ -30,6 +30,7 @@ class Progress:
     last: SlotBatch | CollatedBatch | None = None  # the batch yielded last
     unseen_bad: int = 0  # bad samples, the last found, of a batch that is not yielded yet
     yielded_at: float | None = None  # when that was, as long as the training loop is at work on it
+    has_warned: bool = False  # that the state of a dataset cannot be saved
 
 
 class EpochIterator:
@@ -128,7 +129,7 @@ class EpochIterator:
         position = self._position
         moved = self._moved(ready)
         # One step. Python looks for signals at calls and in loops, and there are none from here on.
-        position.step, position.ahead, position.iterable = moved
+        position.step, position.ahead, position.iterable, position.copies = moved
         progress.last, progress.position, progress.yielded_at = ready, position, now
         self._asking = False
         return batch
@@ -154,13 +155,15 @@ class EpochIterator:
         position = self._position
         moved = self._moved(sent.ready)
         # One step, as above.
-        position.step, position.ahead, position.iterable = moved
+        position.step, position.ahead, position.iterable, position.copies = moved
         progress.last, progress.position, progress.yielded_at = sent.ready, position, now
         progress.unseen_bad = unseen_bad
         self._asking = False
         return batch
 
-    def _moved(self, ready: SlotBatch | CollatedBatch) -> tuple[int, frozenset[int], IterablePosition | None]:
+    def _moved(
+        self, ready: SlotBatch | CollatedBatch
+    ) -> tuple[int, frozenset[int], IterablePosition | None, CopyStates | None]:
         """Count a batch that is about to be yielded; returns what becomes of the position with it."""
         position, order = self._position, ready.order
         self._counters.batches += 1
@@ -171,10 +174,13 @@ class EpochIterator:
         if iterable is not None:
             iterable = iterable.after_a_batch(ready.worker, ready.dataset_state)
             self._warn_of_length()
+        copies = position.copies
+        if copies is not None and ready.dataset_state is not None:
+            copies = with_copy(copies, ready.worker, ready.dataset_state.value)
         if self._settings.importance is not None:
             self._settings.importance.move_to(position.step + len(position.ahead))
         step, ahead = position.after_a_batch(order.step, in_order=self._in_order)
-        return step, ahead, iterable
+        return step, ahead, iterable, copies
 
     def _go_back(self) -> None:
         """Begin again from the position, if an interrupt of the last call may have lost a batch."""
@@ -205,8 +211,13 @@ class EpochIterator:
 
     def _finish(self) -> None:
         position, progress = self._position, self._progress
-        kept = position.iterable if self._settings.keeps_datasets else None
-        following = Position(position.epoch + 1, iterable=None if kept is None else kept.after_the_end())
+        keeps = self._settings.keeps_datasets
+        kept = position.iterable if keeps else None
+        following = Position(
+            position.epoch + 1,
+            iterable=None if kept is None else kept.after_the_end(),
+            copies=position.copies if keeps else None,
+        )
         # One step, as in `__next__`.
         progress.position = following if progress.position is position else progress.position
         self._ended = self._ending = True

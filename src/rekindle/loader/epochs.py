@@ -18,6 +18,7 @@ from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 from rekindle.core.changes import Watched
+from rekindle.loader import dataset_state
 from rekindle.loader.epoch_iterator import EpochIterator, Progress
 from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse.planning import Layout
@@ -54,7 +55,7 @@ class Epochs:
             position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
-        runner = None
+        runner, is_new = None, False
         if self._idle.runner is not None:
             runner = self._idle.take(
                 settings.watched,
@@ -63,11 +64,12 @@ class Epochs:
             )
         if runner is None:
             settings.reuse.prepare()
-            runner = self._start_runner(settings, base_seed)
+            runner, is_new = self._start_runner(settings, base_seed), True
             if settings.num_workers > 0 and position.iterable is not None:  # They have new copies.
                 position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers == 0 and position.iterable is not None:
             position.iterable = with_state_before(position.iterable, settings.reuse.iterable_view())
+        dataset_state.begin(settings, runner, position, is_new=is_new)
         try:
             self._give_orders(settings, runner, position, base_seed, kept_seed)
         except BaseException:  # The user's sampler raised, say: nobody will ever ask this runner for a batch.
@@ -131,6 +133,7 @@ class Epochs:
         if settings.num_workers > 0:
             runner.close()
             runner = self._start_runner(settings, base_seed)
+            dataset_state.begin(settings, runner, position, is_new=True)
         self._give_orders(settings, runner, position, base_seed, kept_seed)
         return runner
 

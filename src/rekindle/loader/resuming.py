@@ -14,7 +14,7 @@ from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
 from rekindle.choose.seeding import before_an_epoch
 from rekindle.errors import StateError
-from rekindle.loader import checkpoint, shard_state, stream_ranks
+from rekindle.loader import checkpoint, dataset_state, shard_state, stream_ranks
 from rekindle.loader.epochs import steps_of
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder
@@ -29,6 +29,7 @@ class Resumed(NamedTuple):
     position: Position
     bad_samples: list[BadSample]
     importance: ImportanceSession | None
+    own_state: Any  # of a map-style dataset: what to load into the script's object, unless it is None
 
 
 def between_epochs(
@@ -73,11 +74,17 @@ def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:
 
 
 def resumed(
-    saved: Any, identity: dict[str, Any], settings: LoaderSettings, order: LoaderOrder, to_load: Any
+    saved: Any,
+    identity: dict[str, Any],
+    settings: LoaderSettings,
+    order: LoaderOrder,
+    to_load: Any,
+    *,
+    stacklevel: int,
 ) -> Resumed:
     """What is in a state for a loader with these settings; StateError, naming the field, if it does not fit.
 
-    `to_load` is what the loader reads of its dataset.
+    `to_load` is what the loader reads of its dataset. `stacklevel` calls up is who is warned.
     """
     fields = checkpoint.check_version(saved)
     deals_out = settings.executor != "threads" and deals_itself_out(to_load, settings.reuse.iterable_view())
@@ -110,14 +117,25 @@ def resumed(
         )
     if importance is not None and not position.step and position.start is None:
         importance.deal_again()
-    return Resumed(position, found, importance)
+    same_batches = (
+        not position.step or not order.kind.is_planned or shard_state.layout_of(fields) == order.layout
+    )
+    own, position.copies = dataset_state.load(
+        fields, settings, same_batches=same_batches, stacklevel=stacklevel + 1
+    )
+    return Resumed(position, found, importance, own)
 
 
 def _check_dataset_state(position: Position, settings: LoaderSettings) -> None:
     """StateError if the dataset has moved on in this process, and the state cannot put it back."""
     dataset, iterable = settings.dataset, position.iterable
     is_moved = settings.num_workers == 0 and settings.counters.batches > 0
-    if not is_moved or not is_stateful(dataset) or is_hugging_face(dataset):
+    if (
+        settings.order is not OrderKind.ITERABLE
+        or not is_moved
+        or not is_stateful(dataset)
+        or is_hugging_face(dataset)
+    ):
         return
     if iterable is None or iterable.datasets in (None, (None,)):
         raise StateError(

@@ -21,6 +21,7 @@ from rekindle.loader.parts import LoaderParts
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
+from rekindle.run.dataset_copies import has_state
 from rekindle.run.ray.actors import Actors
 from rekindle.run.runner import ChosenExecutor
 from rekindle.run.threads_per_process import threads_per_process
@@ -113,9 +114,21 @@ class LoaderSettings:
         return self.chosen_executor == "processes" and context.get_start_method() == "fork"
 
     @property
+    def has_state(self) -> bool:
+        """Whether the dataset is a map-style one with a state of its own."""
+        return self.order is not OrderKind.ITERABLE and has_state(self.dataset)
+
+    @property
+    def takes_states(self) -> bool:
+        """Whether workers say in which state their copies of the dataset are, batch by batch."""
+        return self.chosen_executor == "processes" and self.has_state and self.reuse.batch_echo is None
+
+    @property
     def threads(self) -> int:
         """How many workers share a process, at most."""
         if self.executor != "auto" or self.order is OrderKind.ITERABLE or self.reuse.splits_samples:
+            return 1
+        if self.takes_states:  # Each worker has a copy of its own.
             return 1
         return threads_per_process(self.reuse.dataset, self.collate_fn, self.worker_init_fn)
 
@@ -174,6 +187,7 @@ class LoaderSettings:
             watched=watched,
             threads=self.threads,
             actors=self.actors,
+            takes_states=self.takes_states,
         )
 
     def report(self, epochs: int) -> Report:

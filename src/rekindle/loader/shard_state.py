@@ -90,6 +90,11 @@ def load(
     return Position(position.epoch, start.first_step, start=None if at_start else start)
 
 
+def layout_of(fields: StateFields) -> EpochLayout:
+    """How the ranks that saved a state share their epochs."""
+    return _load(fields).layout
+
+
 def worlds(fields: StateFields) -> tuple[int, ...]:
     """How many ranks a state is of: those that saved it, and those that its epoch was begun by."""
     saved = _load(fields)

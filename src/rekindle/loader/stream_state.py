@@ -6,12 +6,11 @@ import pickle
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
-import torch
-
 from rekindle.choose.position import DatasetState, IterablePosition
 from rekindle.choose.sampler_generators import checked_generator, checked_generators
 from rekindle.core.state_fields import MOST, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
+from rekindle.loader.plain_state import check_plain
 from rekindle.run.resumed_parts import RESUMED, Part, dealt
 
 State: TypeAlias = dict[str, Any]
@@ -19,7 +18,7 @@ State: TypeAlias = dict[str, Any]
 _MOST_SEED = 2**63 - 1
 MOST_WORKERS = 2**16
 _PARTS = ("dataset", "iterator", "generators")
-_PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
+_OF_STREAM = "iterable: "
 
 
 def save(position: IterablePosition) -> State:
@@ -43,7 +42,7 @@ def _saved(state: DatasetState | None) -> State | None:
             "state_dict and load_state_dict: the samples used are then skipped on resume."
         )
     value = None if state.value is None else pickle.loads(state.value)  # of our own processes
-    _check_plain(value, "the state_dict() of the dataset")
+    check_plain(value, "the state_dict() of the dataset", _OF_STREAM)
     return {"state": value, "passes": list(state.passes)}
 
 
@@ -147,7 +146,7 @@ def _loaded(saved: StateFields, is_stateful: bool, deals_itself_out: bool) -> Da
     generators = checked_generators(state.inner("generators"))
     value: State = {part: state.get(part) for part in _PARTS} | {"generators": generators}
     try:
-        _check_plain(value, saved.path("state"))
+        check_plain(value, saved.path("state"), _OF_STREAM)
     except RecursionError:
         saved.refuse("state", "the dataset's own state is nested too deeply")
     return DatasetState(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), passes)
@@ -172,19 +171,3 @@ def _counts(fields: StateFields, name: str, length: int | None = None) -> tuple[
     if not counts or not all(0 <= count <= MOST for count in counts):
         fields.refuse(name, f"expected numbers of batches from 0 to {MOST}")
     return tuple(counts)
-
-
-def _check_plain(value: object, where: str) -> None:
-    """StateError unless a value consists of what `torch.load(…, weights_only=True)` reads."""
-    if type(value) is dict:
-        for key, part in value.items():
-            _check_plain(key, f"a key of {where}")
-            _check_plain(part, f"{where}[{key!r}]")
-    elif type(value) in (list, tuple):
-        for number, part in enumerate(value):  # type: ignore[arg-type]
-            _check_plain(part, f"{where}[{number}]")
-    elif type(value) not in _PLAIN:
-        raise StateError(
-            f"iterable: {where} is a {type(value).__module__}.{type(value).__qualname__}, but a checkpoint "
-            "holds numbers, strings, bytes and tensors in dicts, lists, tuples. Let state_dict() give those."
-        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from rekindle.core.samples import Index
 from rekindle.prepare.native import OURS, is_unmodified
@@ -30,7 +31,9 @@ def will_need(dataset: object) -> Callable[[Sequence[Index]], None] | None:
 
     A forwarded one counts, too: no sample depends on it.
     """
-    method: Callable[[Sequence[Index]], None] | None = getattr(dataset, "will_need", None)
+    method: Callable[[Sequence[Index]], None] | None = None
+    with suppress(Exception):  # of a `__getattr__` of the user's
+        method = getattr(dataset, "will_need", None)
     return method
 
 

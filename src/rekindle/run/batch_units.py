@@ -10,6 +10,7 @@ import numpy as np
 from rekindle.core.samples import Batch, Sample
 from rekindle.run import batch_pickle
 from rekindle.run.bad_samples import FailedSample
+from rekindle.run.dataset_copies import DatasetCopy
 from rekindle.run.job import Job
 from rekindle.run.messages import SampleError, StartStream, Unit
 from rekindle.run.sample_loader import LoadRequest
@@ -24,11 +25,12 @@ _SMALL = 2048
 class BatchUnits:
     """Loads whole batches of a map-style dataset."""
 
-    def __init__(self, job: Job, queue: UnitQueue, loader: UnitLoader) -> None:
-        self._job, self._queue, self._loader = job, queue, loader
+    def __init__(self, job: Job, queue: UnitQueue, loader: UnitLoader, copy: DatasetCopy) -> None:
+        self._job, self._queue, self._loader, self._copy = job, queue, loader, copy
 
     def run(self, unit: Unit) -> None:
         """Load and collate a unit, pack the batch and report it as done."""
+        self._copy.check()
         job, loader = self._job, self._loader
         request = request_of(unit)
         errors: tuple[SampleError, ...] = ()
@@ -42,7 +44,8 @@ class BatchUnits:
             return
         argument = samples if job.batched else samples[0]
         batch = loader.samples.call(job.collate_fn, request, argument)
-        send_batch(self._queue, unit, batch, len(unit.indices) - len(errors), errors)
+        loaded_samples, state = len(unit.indices) - len(errors), self._copy.news()
+        send_batch(self._queue, unit, batch, loaded_samples, errors, dataset_state=state)
 
     def _load_together(self, request: LoadRequest) -> list[Sample] | None:
         """What `__getitems__` returns; None if there is none, or if it failed and failures are allowed."""

@@ -46,8 +46,9 @@ class CachingLoader(SampleLoader):
         on_row: OnRow | None = None,
         draws: bool = True,
         holders: tuple[object, ...] = (),
+        once: bool = False,
     ) -> None:
-        super().__init__(dataset, exclusive, on_row, draws, (*holders, reused.split))
+        super().__init__(dataset, exclusive, on_row, draws, (*holders, reused.split), once)
         self._split, self._cache, self._part_seed = reused.split, reused.store, reused.part_seed
         self._partial_seeders: list[Seeder] = []
         self._final_seeders: list[Seeder] = []
@@ -202,9 +203,10 @@ def sample_loader(
     job: Job, *, exclusive: Exclusive | None = None, on_row: OnRow | None = None
 ) -> SampleLoader:
     """The loader for the samples of a job, parts of which may be reused."""
+    holders, once = (job.collate_fn,), job.has_state
     if job.reused is None:
-        return SampleLoader(job.dataset, exclusive, on_row, job.draws, (job.collate_fn,))
-    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws, (job.collate_fn,))
+        return SampleLoader(job.dataset, exclusive, on_row, job.draws, holders, once)
+    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws, holders, once)
 
 
 def _writable(cached: Sample) -> Sample:

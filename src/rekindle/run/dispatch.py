@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose import BatchOrder
+from rekindle.choose.position import CopyStates, DatasetState, with_copy
 from rekindle.core.counters import Counters
 from rekindle.run.batch_layout import Layout, Spec
 from rekindle.run.in_flight_batch import InFlightBatch, Part
 from rekindle.run.iterable_workers import Streams
-from rekindle.run.messages import AssignSlot, Kind, SetLayout, ToWorker, Unit
+from rekindle.run.messages import AssignSlot, Kind, LoadState, SetLayout, ToWorker, Unit
 from rekindle.run.slots import Slot, SlotPool
 from rekindle.run.window import Window
 from rekindle.run.work_splitting import WorkSplitter
@@ -41,6 +42,7 @@ class Dispatcher:
         self._window, self._in_order, self._counters = window, in_order, counters
         self.splitter = WorkSplitter(pool.size, whole=whole, in_order=in_order)
         self.streams = Streams(pool.size, active=[*range(pool.size)])
+        self.states: CopyStates = (None,) * pool.size  # of the workers' copies, as far as they are known
         self.worker_seed: Callable[[int], int] = lambda _: 0  # by epoch
         self.kind = kind
         self.layout: Layout | None = None
@@ -178,6 +180,20 @@ class Dispatcher:
             self._pool.send({worker: [SetLayout(self.layout)]})
         if self.kind == "stream":
             self._pool.send({worker: [self.streams.start_message(worker)]})
+        self.load_states(self.states, (worker,))
+
+    def load_states(self, states: CopyStates, workers: Iterable[int]) -> None:
+        """Note the states of all copies of a map-style dataset; put those of some workers into them."""
+        self.states = states
+        for worker in workers:
+            state = states[worker]
+            if isinstance(state, bytes):
+                self._pool.send({worker: [LoadState(state)]})
+
+    def note_state(self, worker: int, state: bytes | str) -> DatasetState:
+        """Note the state of a worker's copy of a map-style dataset behind a batch, and return it."""
+        self.states = with_copy(self.states, worker, state)
+        return DatasetState(state)
 
     def lost_parts(self, worker: int) -> list[tuple[InFlightBatch, int]]:
         """What a worker was sent and has not brought back, in the order in which it would have."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose import EndOfEpoch, Orders
-from rekindle.choose.position import IterablePosition
+from rekindle.choose.position import CopyStates, IterablePosition
 from rekindle.core.counters import Counters
 from rekindle.errors import LoaderTimeout, RekindleError
 from rekindle.run import slots
@@ -100,6 +100,15 @@ class Engine:
     def steady(self) -> bool:
         """Whether `next`, left by an exception, may be called again: nothing is half done."""
         return self._steady or self._pool.waiting
+
+    @property
+    def states(self) -> CopyStates:
+        """The states of the workers' copies of a map-style dataset, as far as they are known."""
+        return self._dispatcher.states
+
+    def load_states(self, states: CopyStates, *, are_there: bool) -> None:
+        """Put the workers' copies into these states, unless they are known to be there."""
+        self._dispatcher.load_states(states, () if are_there else range(self._pool.size))
 
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Load what these orders say from now on; what is in flight is dropped.
@@ -247,15 +256,18 @@ class Engine:
         self._dispatcher.splitter.came_back.append(load)
         if done.costs and counters.costs is not None:
             counters.costs.add(batch.ids[part.start : part.stop], done.costs)
-        if batch.kind == "stream":
+        is_cancelled = batch.number in self._dispatcher.cancelled
+        if batch.kind == "stream" and not is_cancelled:  # One that is belongs to an earlier pass.
             batch.dataset_state = self._dispatcher.streams.finished(worker, done)
             batch.missing = len(batch.indices) - spent.samples if not done.errors else 0
+        elif done.dataset_state is not None:
+            batch.dataset_state = self._dispatcher.note_state(worker, done.dataset_state)
         part.done = True
         batch.pending -= 1
         batch.results.append((part, done))
         for error in done.errors:
             batch.errors[error.row] = error
-        if batch.number in self._dispatcher.cancelled:
+        if is_cancelled:
             if batch.pending == 0:
                 self._forget(batch)
         elif done.mismatch:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from rekindle.core.state_fields import MOST_EPOCHS, StateFields
 from rekindle.errors import ArgumentError
 
@@ -13,6 +15,8 @@ _LOADED = "_starting_state_dict"
 
 def is_hugging_face(dataset: object) -> bool:
     """Whether this is a `datasets.IterableDataset`. It keeps nothing from one pass to the next."""
+    if not isinstance(dataset, IterableDataset):  # Others may have a `__getattr__` that raises anything.
+        return False
     return hasattr(dataset, _LOADED) and hasattr(dataset, "_ex_iterable")
 
 

@@ -50,7 +50,7 @@ class InFlightBatch:
     failures: BatchFailures = field(default_factory=BatchFailures)
     missing: int = 0  # rows at the end that a stream had no samples for
     fresh_before: list[bool] | None = None  # of the same order, when it was sent before
-    dataset_state: DatasetState | None = None  # of the worker's iterable dataset behind this batch
+    dataset_state: DatasetState | None = None  # of the worker's copy of the dataset behind this batch
 
     def bad_samples(self) -> list[BadSample]:
         """All that failed on the way, in the same order on every run."""
@@ -145,4 +145,4 @@ class CollatedBatch(NamedTuple):
     at_once: bool = False
     nbytes: int | None = None  # of its tensors, where its maker knows without looking
     fresh: list[bool] | None = None  # which samples are not reused; None: as ordered
-    dataset_state: DatasetState | None = None  # of an iterable dataset behind this batch
+    dataset_state: DatasetState | None = None  # of the dataset behind this batch

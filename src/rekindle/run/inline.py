@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from rekindle.choose import BatchOrder, EndOfEpoch, Orders
+from rekindle.choose.position import CopyStates
 from rekindle.core import global_rng
 from rekindle.core.counters import Counters
 from rekindle.core.global_rng import GENERATORS, generators_kept
@@ -47,11 +48,14 @@ class Inline:
         self._orders: Orders = iter(())
         self.closed, self.steady = False, True
         self.workers = ()
-        self.copies = None
+        self.copies, self.states = None, ()
 
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Carry out these orders from now on."""
         self._orders = orders
+
+    def load_states(self, states: CopyStates, *, are_there: bool) -> None:
+        """Nothing: there are no copies of the dataset."""
 
     def next(self) -> CollatedBatch | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""

@@ -14,6 +14,7 @@ from rekindle.reuse.echo_stream import EchoStream
 from rekindle.reuse.finished_stream import FinishedStream
 from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.collation import collate
+from rekindle.run.dataset_copies import has_state
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Job:
     worker_init_fn: Callable[[int], None] | None
     reused: WorkerView | None = None
     watched: Watched | None = None  # what a worker must not have changed, to be kept for another epoch
+    takes_states: bool = False  # of workers' copies of a map-style dataset, behind every batch
 
     @property
     def native(self) -> bool:
@@ -49,6 +51,11 @@ class Job:
         if isinstance(self.dataset, FinishedStream):
             return self.dataset.source
         return self.dataset if self.reused is None else self.reused.split.read_from
+
+    @property
+    def has_state(self) -> bool:
+        """Whether loading a sample may change the dataset in a way that counts: then each is loaded once."""
+        return has_state(self.read_from)
 
     @property
     def draws(self) -> bool:

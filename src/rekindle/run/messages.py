@@ -67,6 +67,12 @@ class StartStream(NamedTuple):
     state: DatasetState
 
 
+class LoadState(NamedTuple):
+    """Engine to worker: the state to put your copy of a map-style dataset into."""
+
+    state: bytes
+
+
 class CheckCopy(NamedTuple):
     """Engine to worker: say whether loading has changed your copy of the dataset before this epoch."""
 
@@ -126,7 +132,7 @@ class Done(NamedTuple):
     `objects` are the columns of strings of "rows"; `sizes` are those of the parts in the slot of a "batch",
     `packed` is the batch itself if it is too small to be worth a slot. `mismatch`: the samples do not fit the
     layout. `ended`: the worker's iterator is exhausted. `fresh`: which samples of a stream are not repeats,
-    or which of others were not found in the cache. `dataset_state`: the state of the worker's iterable
+    or which of others were not found in the cache. `dataset_state`: the state of the worker's copy of the
     dataset behind this batch, if it was taken. `costs`: what each sample of a timed unit cost.
     """
 
@@ -175,6 +181,8 @@ class Replaced(NamedTuple):
     workers: list[int]
 
 
-ToWorker: TypeAlias = Unit | SetLayout | AssignSlot | Cancel | StartStream | CheckCopy | UnmapSlots | MapSlot
+ToWorker: TypeAlias = (
+    Unit | SetLayout | AssignSlot | Cancel | StartStream | LoadState | CheckCopy | UnmapSlots | MapSlot
+)
 FromWorker: TypeAlias = Described | NeedSlot | Done | Ready | CopyChecked | StartFailed
 Event: TypeAlias = FromWorker | WorkerDied | Replaced

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from torch.utils.data import default_collate
 
 from rekindle.choose import EndOfEpoch, Orders
-from rekindle.choose.position import IterablePosition
+from rekindle.choose.position import CopyStates, IterablePosition
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Collate
@@ -75,6 +75,13 @@ class MapRunner(Runner, Protocol):
     def begin(self, orders: Orders, worker_seed: Callable[[int], int]) -> None:
         """Load these from now on; what is in flight is dropped."""
 
+    @property
+    def states(self) -> CopyStates:
+        """The states of the workers' copies of the dataset, as far as they have been taken or loaded."""
+
+    def load_states(self, states: CopyStates, *, are_there: bool) -> None:
+        """Put the workers' copies into these states, unless they are known to be there."""
+
 
 class IterableRunner(Runner, Protocol):
     """Loads batches of an iterable dataset."""
@@ -106,6 +113,7 @@ class Work:
     watched: Watched | None = None
     threads: int = 1  # up to which a process has
     actors: Actors | None = None  # of the loader, if it uses Ray
+    takes_states: bool = False  # of workers' copies of a map-style dataset
 
     def job(self) -> Job:
         """What each worker has to know of it."""
@@ -120,6 +128,7 @@ class Work:
             worker_init_fn=self.worker_init_fn,
             reused=self.reused,
             watched=self.watched if self.executor in ("processes", "ray") else None,
+            takes_states=self.takes_states,
         )
 
 
@@ -139,6 +148,7 @@ def start_map(work: Work) -> MapRunner:
     """A runner for a map-style dataset, ready for orders."""
     job = work.job()
     rows = work.batched and work.collate_fn is default_collate and not job.together
+    rows = rows and not work.takes_states  # By rows, the first sample may be loaded twice.
     if work.executor == "inline":
         return Inline(job, seed=work.seed, rows=rows, bad_samples=work.bad_samples, counters=work.counters)
     return _engine(work, job, rows=rows, iterable=False)
@@ -153,7 +163,7 @@ def start_iterable(work: Work) -> IterableRunner:
 
 
 def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
-    whole = work.worker_init_fn is not None
+    whole = work.worker_init_fn is not None or work.takes_states
     window = Window(work.workers, work.batches_ahead, whole=whole or not rows)
     slots = SlotPool(window, shared=work.executor == "processes")
     pool: WorkerPool

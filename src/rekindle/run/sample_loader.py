@@ -79,7 +79,8 @@ class SampleLoader:
     `exclusive` makes a context in which no other thread uses the generators, and after which they are as they
     were; in a worker process that matters only for those that the dataset holds. `on_row` is called with the
     row that is being loaded, if the request is a `careful` one. With `draws=False`, the dataset is known not
-    to draw from any generator. `holders` are what may hold generators beside the dataset.
+    to draw from any generator. `holders` are what may hold generators beside the dataset. With `once`, no
+    sample is recomputed, and so all generators are seeded for every sample from the first on.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class SampleLoader:
         on_row: OnRow | None = None,
         draws: bool = True,
         holders: tuple[object, ...] = (),
+        once: bool = False,
     ) -> None:
-        self.dataset = dataset
+        self.dataset, self._once = dataset, once
         self.seconds = 0.0  # spent in the dataset since the caller last set it to zero
         self.costs: list[Cost] = []  # of single samples, if they were timed; cleared by the caller
         self.fresh: list[bool] = []  # which samples were not found in a cache, if there is one; as `costs`
@@ -240,6 +242,7 @@ class SampleLoader:
         if self._holders is not None:  # Not before: a `worker_init_fn` may put in other generators.
             self._held = held_generators(*self._holders)
             self._generators, self._holders = (*self._generators, *self._held), None
+            self._drawn_from = self._generators if self._once else ()
         with self._exclusive(self._generators):
             started = time.perf_counter()
             try:

@@ -21,6 +21,7 @@ from rekindle.core.global_rng import GENERATORS
 from rekindle.core.samples import Sample
 from rekindle.reuse.echo_stream import Echoed, EchoStream
 from rekindle.reuse.finished_stream import FinishedSamples, FinishedStream
+from rekindle.run.dataset_copies import follows_protocol
 from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, loses_samples
 from rekindle.run.job import Job
 from rekindle.run.resumed_parts import RESUMED, ResumedParts
@@ -199,4 +200,4 @@ def is_stateful(dataset: object) -> bool:
         return is_stateful(dataset.source) and not is_hugging_face(dataset.source)
     if isinstance(dataset, EchoStream) or (is_hugging_face(dataset) and loses_samples(dataset)):
         return False
-    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+    return follows_protocol(dataset)

@@ -20,6 +20,7 @@ from rekindle.run.messages import (
     CheckCopy,
     Described,
     Done,
+    LoadState,
     NeedSlot,
     SampleError,
     SetLayout,
@@ -61,11 +62,13 @@ class UnitQueue:
         channel: Channel,
         loader: SampleLoader,
         start_stream: Callable[[StartStream], None],
+        load_state: Callable[[bytes], None],
         check_copy: Callable[[int], None],
         will_need: Callable[[Sequence[Index]], None] | None,
     ) -> None:
         self._channel, self._loader = channel, loader
-        self._start_stream, self._check_copy, self._will_need = start_stream, check_copy, will_need
+        self._start_stream, self._load_state = start_stream, load_state
+        self._check_copy, self._will_need = check_copy, will_need
         self._units: deque[Unit] = deque()
         self._assigned: dict[tuple[int, int], int] = {}
         self._cancelled_before = 0
@@ -110,6 +113,8 @@ class UnitQueue:
                     self._channel.slots.pop(slot, None)
             case StartStream():
                 self._start_stream(message)
+            case LoadState(state):
+                self._load_state(state)
             case CheckCopy(epoch):
                 self._check_copy(epoch)
         return True

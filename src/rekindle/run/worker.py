@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rekindle.run.batch_units import BatchUnits, StreamUnits
+from rekindle.run.dataset_copies import DatasetCopy
 from rekindle.run.job import Job
 from rekindle.run.messages import CopyChecked, Kind, StartStream, Unit
 from rekindle.run.row_units import RowUnits
@@ -42,11 +43,14 @@ class Worker:
         self._checked: dict[int, CopyChecked] = {}  # by epoch
         self._seed_worker, self._worker_seed = seed_worker, worker_seed
         self._loader = UnitLoader(job, name, loader)
-        self._queue = UnitQueue(channel, loader, self._start_stream, self._check_copy, job.will_need)
+        copy = DatasetCopy(job.read_from if job.takes_states else None)
+        self._queue = UnitQueue(
+            channel, loader, self._start_stream, copy.load, self._check_copy, job.will_need
+        )
         self._streams = StreamUnits(job, self._queue, self._loader, seed_worker)
         self._run: dict[Kind, Callable[[Unit], None]] = {
             "rows": RowUnits(job, self._queue, self._loader, uses_worker_id).run,
-            "batch": BatchUnits(job, self._queue, self._loader).run,
+            "batch": BatchUnits(job, self._queue, self._loader, copy).run,
             "stream": self._streams.run,
         }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_integer, check_share, require_logits
-from rekindle.choose.importance.systematic_sampling import lowest, share_of
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
+from rekindle.choose.scores import Scores, stretches
 
 _REDUCTION = ((0.0, 1.0), (0.3, 0.8), (0.6, 0.6), (0.8, 0.4))
 
@@ -55,10 +56,19 @@ class Kakurenbo(ImportanceMethod):
         require_logits(self, scores.correct, "to know which samples were right")
         reduction = [factor for start, factor in _REDUCTION if epoch >= start * self.epochs][-1]
         most = share_of(len(scores), self.hide * reduction)
-        recent = scores.known & (epoch - scores.epoch <= self.longest)
-        loss = np.where(recent, scores.loss, np.inf)
-        easiest = lowest(loss, most, lambda ids: scores.uniforms(epoch, ids=ids))
-        sure = (scores.correct[easiest] == 1) & (scores.probability[easiest] >= self.confidence)
-        shown = np.ones(len(scores), dtype=bool)
-        shown[easiest[sure & recent[easiest]]] = False
+        shown = ~are_lowest(
+            lambda part: self._recent_losses(scores, epoch, part),
+            len(scores),
+            most,
+            lambda ids: scores.uniforms(epoch, ids=ids),
+        )
+        for part in stretches(len(scores)):
+            is_sure = (scores.correct[part] == 1) & (scores.probability[part] >= self.confidence)
+            shown[part] |= ~is_sure | np.isinf(self._recent_losses(scores, epoch, part))
         return np.flatnonzero(shown), None
+
+    def _recent_losses(self, scores: Scores, epoch: int, part: slice) -> NDArray[np.float32]:
+        """The losses of some samples; infinite where none is known, or where it is too old."""
+        measured = scores.epoch[part]
+        is_recent = (measured >= 0) & (measured >= epoch - self.longest)
+        return np.where(is_recent, scores.loss[part], np.float32(np.inf))

@@ -17,7 +17,7 @@ from rekindle.choose.scores import STRETCH, stretches
 
 LEVELS = 1 << 20
 _SIGN, _DROPPED = np.uint32(1 << 31), np.uint32(12)
-ScoresOf = Callable[[slice], NDArray[np.float32]]  # the scores of some samples
+ValuesOf = Callable[[slice], NDArray[np.floating]]  # the values of some samples
 
 
 def levels_of(values: NDArray[np.floating]) -> NDArray[np.int64]:
@@ -27,7 +27,9 @@ def levels_of(values: NDArray[np.floating]) -> NDArray[np.int64]:
     >>> np.diff(levels).astype(bool).tolist()
     [True, False, True, False, True, True]
     """
-    bits = (values.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # −0 becomes 0.
+    with np.errstate(over="ignore"):  # A number beyond float32 is as high as infinity.
+        floats = values.astype(np.float32, copy=False)
+    bits = (floats + np.float32(0)).view(np.uint32)  # −0 becomes 0.
     # Of negative numbers all bits count the other way round.
     bits = bits ^ ((bits.view(np.int32) >> np.int32(31)).view(np.uint32) | _SIGN)
     bits >>= _DROPPED
@@ -42,7 +44,7 @@ class LevelCounts:
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, scores_of: ScoresOf, size: int) -> LevelCounts:
+    def of(cls, scores_of: ValuesOf, size: int) -> LevelCounts:
         """Count `size` samples."""
         if size <= STRETCH:
             return cls(*np.unique(levels_of(scores_of(slice(0, size))), return_counts=True))
@@ -67,6 +69,27 @@ class LevelCounts:
         table = np.zeros(LEVELS)
         table[self.levels] = of_each
         return lambda values: table[levels_of(values)]
+
+
+def nth_smallest(values_of: ValuesOf, size: int, n: int) -> np.floating:
+    """The n-th smallest of `size` values, from 1 on, exactly; NaN is above all others.
+
+    >>> nth_smallest(lambda part: np.array([5.0, 1.0, 7.0, 9.0])[part], 4, 2)
+    np.float64(5.0)
+    """
+    if size <= STRETCH:
+        return _nth(values_of(slice(0, size)), n)
+    counts = LevelCounts.of(values_of, size)
+    up_to = np.cumsum(counts.counts)
+    number = int(np.searchsorted(up_to, n))
+    level, before = counts.levels[number], int(up_to[number] - counts.counts[number])
+    parts = (values_of(part) for part in stretches(size))
+    return _nth(np.concatenate([values[levels_of(values) == level] for values in parts]), n - before)
+
+
+def _nth(values: NDArray[np.floating], n: int) -> np.floating:
+    nth: np.floating = np.partition(values, n - 1)[n - 1]
+    return nth
 
 
 def percentiles(values: NDArray[np.floating]) -> NDArray[np.float64]:

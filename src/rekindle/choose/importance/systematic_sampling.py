@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.scores import STRETCH, Scores
+from rekindle.choose.importance.percentiles import ValuesOf, nth_smallest
+from rekindle.choose.scores import STRETCH, Scores, stretches
 
+TieBreaker = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 _ROUNDING = 1e-5  # more than sums of a billion chances are off by
 
 
@@ -23,42 +24,45 @@ def share_of(count: int, share: float) -> int:
     return math.floor(count * share + 0.5)
 
 
-def smallest(values: NDArray[Any], count: int) -> NDArray[np.bool_]:
-    """A mask of the `count` smallest values, of equal ones the first. It takes no sort.
-
-    >>> smallest(np.array([5.0, 1.0, 5.0, 9.0]), 2).tolist()
-    [True, True, False, False]
-    """
-    chosen, equal, missing = _below(values, count)
-    chosen[equal[:missing]] = True
-    return chosen
-
-
 def lowest(
-    values: NDArray[Any], count: int, tie_breaker: Callable[[NDArray[np.int64]], NDArray[np.float64]]
+    values: NDArray[np.floating], count: int, tie_breaker: TieBreaker | None = None
 ) -> NDArray[np.int64]:
-    """Where the `count` smallest values are, from first to last.
+    """Where the `count` smallest values are, from first to last: see `are_lowest`.
 
-    Among equal ones those count for which `tie_breaker`, given where they are, is smallest.
+    >>> lowest(np.array([5.0, 1.0, 5.0, 9.0]), 2).tolist()
+    [0, 1]
     """
-    chosen, equal, missing = _below(values, count)
-    if missing < len(equal):
-        equal = equal[smallest(tie_breaker(equal), missing)]
-    chosen[equal] = True
-    return np.flatnonzero(chosen)
+    return np.flatnonzero(are_lowest(lambda part: values[part], len(values), count, tie_breaker))
 
 
-def _below(values: NDArray[Any], count: int) -> tuple[NDArray[np.bool_], NDArray[np.int64], int]:
-    """What is among the smallest for sure, those equal to the last that is, and how many of these are."""
-    if count <= 0 or count >= len(values):
-        return np.full(len(values), count > 0), np.empty(0, dtype=np.int64), 0
-    last = np.partition(values, count - 1)[count - 1]
-    if np.isnan(last):  # It is above all numbers.
-        equal = np.isnan(values)
-        below: NDArray[np.bool_] = ~equal
-    else:
-        below, equal = values < last, values == last
-    return below, np.flatnonzero(equal), count - int(np.count_nonzero(below))
+def are_lowest(
+    values_of: ValuesOf, size: int, count: int, tie_breaker: TieBreaker | None = None
+) -> NDArray[np.bool_]:
+    """A mask of the `count` smallest of `size` values, which takes no sort; NaN is above all others.
+
+    Among equal ones those count for which `tie_breaker`, given where they are, is smallest; without it, the
+    first.
+    """
+    if count <= 0 or count >= size:
+        return np.full(size, count > 0)
+    last = nth_smallest(values_of, size, count)
+    chosen = np.empty(size, dtype=bool)
+    equal = []
+    for part in stretches(size):
+        values = values_of(part)
+        if np.isnan(last):
+            is_last = np.isnan(values)
+            chosen[part] = ~is_last
+        else:
+            is_last = values == last
+            np.less(values, last, out=chosen[part])
+        equal.append(np.flatnonzero(is_last) + part.start)
+    found = np.concatenate(equal)
+    missing = count - int(np.count_nonzero(chosen))
+    if missing < len(found) and tie_breaker is not None:
+        found = found[lowest(tie_breaker(found), missing)]
+    chosen[found[:missing]] = True
+    return chosen
 
 
 class SystematicDraw:
