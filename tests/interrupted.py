@@ -1,5 +1,6 @@
 """Interrupts at a chosen place within `next(loader)`: where Python looks for signals, at calls."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +11,22 @@ NEVER = 1 << 60  # a place that no call comes to
 FINALIZERS = ("_end_lease", "_abandon", "__del__", "gc_callback")
 
 
-class InterruptAt:
-    """A profile function that raises KeyboardInterrupt at the n-th place where a signal could be handled."""
+class TimeLimitError(Exception):
+    """What a script's own signal handler raises."""
 
-    def __init__(self, place: int) -> None:
-        self.left = place
+
+def _exceed_time_limit(*_: object) -> None:
+    raise TimeLimitError
+
+
+class InterruptAt:
+    """A profile function that raises at the n-th place where a signal could be handled.
+
+    KeyboardInterrupt, as Ctrl-C does, or `TimeLimitError`, by a signal handler.
+    """
+
+    def __init__(self, place: int, kind: type[BaseException]) -> None:
+        self.left, self.kind = place, kind
 
     def __call__(self, frame: Any, event: str, argument: object) -> None:
         if event not in ("call", "c_return") or _in_a_finalizer(frame):
@@ -22,7 +34,10 @@ class InterruptAt:
         self.left -= 1
         if self.left == 0:
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            if self.kind is TimeLimitError:
+                signal.signal(signal.SIGUSR1, _exceed_time_limit)
+                signal.raise_signal(signal.SIGUSR1)
+            raise self.kind
 
 
 def _in_a_finalizer(frame: Any) -> bool:
@@ -33,18 +48,20 @@ def _in_a_finalizer(frame: Any) -> bool:
     return False
 
 
-def ask(iterator: Iterator[Any], place: int) -> list[Any] | None:
+def ask(
+    iterator: Iterator[Any], place: int, kind: type[BaseException] = KeyboardInterrupt
+) -> list[Any] | None:
     """The next batch in a list, an empty one at the end; None if it was interrupted at that place.
 
     A loop and not `next`, which is one more call: an interrupt behind it comes after the batch was given.
     """
     if place < NEVER:
-        sys.setprofile(InterruptAt(place))
+        sys.setprofile(InterruptAt(place, kind))
     try:
         for batch in iterator:
             return [batch]
         return []
-    except KeyboardInterrupt:
+    except kind:
         return None
     finally:
         sys.setprofile(None)

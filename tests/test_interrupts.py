@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
 import rekindle as rk
-from interrupted import NEVER, ask
+from interrupted import NEVER, TimeLimitError, ask
+from rekindle.core.interrupts import is_interrupt
 from same import digest
 
 
@@ -104,11 +106,15 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
 
 # Python prints, and does not raise, what is raised while it closes a generator that nobody holds any more.
 @pytest.mark.filterwarnings(
-    "ignore:(?s)Exception ignored.*generator.*KeyboardInterrupt:pytest.PytestUnraisableExceptionWarning"
+    "ignore:(?s)Exception ignored.*generator.*(KeyboardInterrupt|TimeLimitError):"
+    "pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeLimitError])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_interrupt_at_any_call_within_next_loses_no_batch(kind: str, every: int) -> None:
+def test_an_interrupt_at_any_call_within_next_loses_no_batch(
+    kind: str, raised: type[BaseException], every: int
+) -> None:
     make, workers = KINDS[kind]
     straight = make(0)
     expected = [[digest(batch) for batch in straight] for _ in range(4 if workers else 50 // every)]
@@ -118,7 +124,7 @@ def test_an_interrupt_at_any_call_within_next_loses_no_batch(kind: str, every: i
     for number, epoch in enumerate(expected[:-1]):
         iterator, got = iter(loader), list[str]()
         for _ in count():
-            asked = ask(iterator, place)
+            asked = ask(iterator, place, raised)
             if asked is None:
                 if kind != "own iterator":  # What it gives next is not in a state.
                     # At the end of an epoch, its end has been noted or has not.
@@ -190,3 +196,29 @@ def test_a_batch_whose_sample_was_interrupted_comes_again() -> None:
         next(iterator)
     got += [batch.tolist() for batch in iterator]
     assert got == [list(range(first, first + 4)) for first in range(0, 24, 4)]
+
+
+class Handler:
+    """Signal handlers of several kinds, and one that is none."""
+
+    def method(self, *_: object) -> None:
+        raise TimeLimitError
+
+    def __call__(self, *_: object) -> None:
+        raise TimeLimitError
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [Handler().method, Handler(), partial(Handler().method, 1), lambda *_: Handler().method()],
+    ids=["method", "object", "partial", "lambda"],
+)
+def test_what_any_kind_of_signal_handler_raises_is_an_interrupt(handler: Any) -> None:
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeLimitError) as raised:
+            signal.raise_signal(signal.SIGUSR1)
+        assert is_interrupt(raised.value)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not is_interrupt(raised.value)  # It is no handler now.

@@ -12,6 +12,7 @@ from threading import Thread
 
 from rekindle.choose import EndOfEpoch
 from rekindle.choose.position import CopyStates, IterablePosition, Position, with_copy
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Batch
 from rekindle.errors import WorkerError
 from rekindle.loader.settings import LoaderSettings
@@ -114,8 +115,8 @@ class EpochIterator:
                 self._accounting.note(yielded(ready), batch, self._settings.importance)
             if self._pin is not None:
                 batch = self._pin(batch)
-        except Exception:  # This batch's own: the next call is for the next one.
-            self._asking = False
+        except Exception as error:  # If it is this batch's own, the next call is for the next one.
+            self._asking = is_interrupt(error)
             raise
         now = got
         if isinstance(ready, CollatedBatch) and self._pin is None:

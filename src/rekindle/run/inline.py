@@ -16,6 +16,7 @@ from rekindle.choose.position import CopyStates
 from rekindle.core import global_rng
 from rekindle.core.counters import Counters
 from rekindle.core.global_rng import GENERATORS, generators_kept
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Batch, Index, Sample
 from rekindle.run import batch_layout
 from rekindle.run.bad_samples import BadSamples, BatchFailures, FailedSample, bad_rows, failed_rows
@@ -69,8 +70,8 @@ class Inline:
             timed = self._counters.costs is not None
             try:
                 made = (None if timed else self._load_at_once(order)) or self._load_in_parts(order)
-            except Exception:
-                self.steady = True
+            except Exception as error:
+                self.steady = not is_interrupt(error)
                 raise
             if made is not None:
                 return made
@@ -97,7 +98,9 @@ class Inline:
         restores, marks = [generator.save() for generator in GENERATORS], global_rng.marks()
         try:
             batch = self._fetch(order.indices)
-        except Exception:  # Raised again, with the sample's index, by `_load_in_parts`.
+        except Exception as error:  # Raised again, with the sample's index, by `_load_in_parts`.
+            if is_interrupt(error):
+                raise
             batch = None
         if batch is None or global_rng.marks() != marks:
             for restore in restores:
@@ -138,8 +141,8 @@ class Inline:
         if self._together:
             try:
                 return CollatedBatch(order, order.ids, self._collate(request, loader.load_together(request)))
-            except Exception:  # Found again, with its row, when samples are loaded one by one.
-                if job.stop_at_failure:
+            except Exception as error:  # Found again, with its row, when samples are loaded one by one.
+                if job.stop_at_failure or is_interrupt(error):
                     raise
         timed = self._counters.costs is not None
         samples = loader.load(request, stop_at_failure=job.stop_at_failure, timed=timed)

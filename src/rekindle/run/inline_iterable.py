@@ -10,6 +10,7 @@ from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.choose.position import DatasetState, IterablePosition, later
 from rekindle.core.counters import Counters
 from rekindle.core.global_rng import GENERATORS, GlobalGenerator, generators_kept, seed_like_torch
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import Restore
 from rekindle.run.in_flight_batch import CollatedBatch
 from rekindle.run.job import Job
@@ -61,8 +62,8 @@ class InlineStream:
             return again
         try:
             made = self._load(order)
-        except Exception:
-            self.steady = True
+        except Exception as error:
+            self.steady = not is_interrupt(error)
             raise
         if made is None:
             return EndOfEpoch(order.epoch)

@@ -20,6 +20,7 @@ from torch.utils.data import default_collate, default_convert
 from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.held_generators import HeldGenerator, held_generators
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
 from rekindle.prepare.native import as_native
@@ -139,8 +140,9 @@ class SampleLoader:
                     return load_all()
                 except UnseededDrawError:
                     raise
-                except Exception:  # Found again, with its row, in what follows.
-                    pass
+                except Exception as error:  # Found again, with its row, in what follows.
+                    if is_interrupt(error):
+                        raise
             return self._one_by_one(request, load_one, marks, stop_at_failure, careful)
 
         return self._run(attempt)
@@ -201,6 +203,8 @@ class SampleLoader:
             except UnseededDrawError:
                 raise
             except Exception as error:
+                if is_interrupt(error):
+                    raise
                 samples.append(FailedSample(error))
                 if stop_at_failure:
                     break
@@ -253,8 +257,8 @@ class SampleLoader:
                         result = attempt(marks)
                     except UnseededDrawError:
                         continue
-                    except Exception:
-                        if self._found_draws(marks):
+                    except Exception as error:
+                        if self._found_draws(marks) and not is_interrupt(error):
                             continue
                         raise
                     if not self._found_draws(marks):

@@ -18,6 +18,7 @@ import torch
 
 from rekindle.choose.position import DatasetState, IterablePosition
 from rekindle.core.global_rng import GENERATORS
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Sample
 from rekindle.reuse.echo_stream import Echoed, EchoStream
 from rekindle.reuse.finished_stream import FinishedSamples, FinishedStream
@@ -127,8 +128,9 @@ class StreamReader:
             coming = chain(map(next, repeat(self._iterator)), repeat(_END))
             try:
                 samples.extend(islice(coming, count - len(samples)))
-            except Exception:
-                self._samples = []
+            except Exception as error:
+                if not is_interrupt(error):
+                    self._samples = []
                 raise
             self._ended = samples[-1] is _END
         if self._ended:
@@ -157,6 +159,8 @@ class StreamReader:
         try:
             value = pickle.dumps(self._value(dataset, iterator), pickle.HIGHEST_PROTOCOL)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             return f"{type(error).__name__}: {error}"
         self._since, self._every = 1, min(_MOST_BATCHES, -(-len(value) // _SMALL))
         return value

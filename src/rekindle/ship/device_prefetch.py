@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rekindle.choose import EndOfEpoch
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Batch
 from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
 from rekindle.run.runner import Runner
@@ -108,6 +109,8 @@ class OneAhead:
         try:
             self._taken = self._taken or self._runner.poll()
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self._held = error
         else:
             self._send_taken()
@@ -118,6 +121,8 @@ class OneAhead:
         try:
             held = self._to_device.send(taken) if isinstance(taken, SlotBatch | CollatedBatch) else taken
         except Exception as error:
+            if is_interrupt(error):
+                raise
             held = error
         self._held, self._taken = held, None
 
