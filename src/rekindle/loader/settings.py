@@ -113,12 +113,12 @@ class LoaderSettings:
         context = self.context or multiprocessing.get_context()
         return self.chosen_executor == "processes" and context.get_start_method() == "fork"
 
-    @property
+    @cached_property
     def has_state(self) -> bool:
         """Whether the dataset is a map-style one with a state of its own."""
         return self.order is not OrderKind.ITERABLE and has_state(self.dataset)
 
-    @property
+    @cached_property
     def takes_states(self) -> bool:
         """Whether workers say in which state their copies of the dataset are, batch by batch."""
         return self.chosen_executor == "processes" and self.has_state and self.reuse.batch_echo is None

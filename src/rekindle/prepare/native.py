@@ -130,7 +130,7 @@ def as_native(dataset: object) -> NativeDataset | None:
         return None if inner is None else NativeSubset(inner, dataset.indices)
     if isinstance(dataset, ConcatDataset):
         return _native_concat(dataset) if is_torchs(dataset) else None
-    if isinstance(dataset, NativeImages) and dataset.has_steps and is_unmodified(dataset):
+    if isinstance(dataset, NativeImages) and is_unmodified(dataset) and dataset.has_steps:
         return dataset
     return None
 

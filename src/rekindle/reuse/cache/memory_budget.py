@@ -53,9 +53,8 @@ def memory_budget(memory: Memory, *, whole_host: bool = False) -> int:
     """
     nbytes = checked_memory(memory)
     if nbytes is None:
-        available = available_memory()
-        nbytes = _IF_UNKNOWN if available is None else available // _AUTO_SHARE
-        nbytes //= 1 if whole_host else _local_ranks()
+        ranks, available = 1 if whole_host else _local_ranks(), available_memory()
+        nbytes = (_IF_UNKNOWN if available is None else available // _AUTO_SHARE) // ranks
     page = os.sysconf("SC_PAGE_SIZE")
     return -(-nbytes // page) * page
 
