@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ LAST = ("test_documentation", "test_timm_steps", "test_frameworks", "test_resume
 @pytest.fixture(autouse=True, scope="module")
 def _cheap_forks() -> None:
     use_huge_pages()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_end_of_torchs_workers() -> Iterator[None]:
+    """After an error, torch's loader waits so long for each of its workers to end, and then ends it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)
+        yield
 
 
 def pytest_collection_finish() -> None:
