@@ -12,6 +12,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from rekindle.core.interrupts import is_interrupt
+
 _LARGEST = 1 << 20  # bytes: what may be sent along with every batch
 
 
@@ -33,6 +35,8 @@ def taken(dataset: Any) -> bytes | str:
     try:
         value = pickle.dumps(dataset.state_dict(), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
+        if is_interrupt(error):
+            raise
         return f"It failed with {type(error).__name__}: {error}."
     if len(value) > _LARGEST:
         return f"It has {len(value):,} bytes, and up to {_LARGEST:,} are sent along with a batch."
