@@ -258,6 +258,49 @@ def test_accelerate_skips_batches_without_losing_our_arguments(accelerator):
     assert torch.cat([batch[2] for batch in rest]).tolist() == list(range(16, 32))
 
 
+@pytest.mark.parametrize("at", [(0, 2), (1, 3), (1, 4)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_accelerate_saves_where_our_loader_stands_and_resumes_there(tmp_path, at, shuffle):
+    """In a run that was given no seed, and counts its epochs from 0 again."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    def prepared():
+        configuration = DataLoaderConfiguration(use_stateful_dataloader=True)
+        accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+        return accelerator, accelerator.prepare(rk.DataLoader(Noisy(), batch_size=3, shuffle=shuffle))
+
+    accelerator, loader = prepared()
+    left = []
+    for epoch in range(3):
+        for step, batch in enumerate(loader, 1):
+            if (epoch, step) > at:
+                left.append(batch)
+            elif (epoch, step) == at:
+                accelerator.save_state(tmp_path)
+    accelerator, loader = prepared()
+    accelerator.load_state(tmp_path)
+    resumed = [batch for _ in range(3) for batch in loader]
+    assert same(resumed[: len(left)], left)
+
+
+def test_a_seed_that_was_drawn_is_not_given_to_a_loader_made_again(accelerator):
+    """It takes over the seed of a state; a seed that was given, it refuses to change."""
+
+    def by_accelerate(**seed):
+        return accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **seed))
+
+    def by_lightning(**seed):
+        return updated("pytorch", rk.DataLoader(Line(), batch_size=8, **seed), SequentialSampler(Line()))
+
+    for made in (by_accelerate, by_lightning):
+        state, again = made().state_dict(), made()
+        again.load_state_dict(state)
+        assert again.seed == state["seed"]
+        with pytest.raises(rk.StateError, match="seed"):
+            made(seed=1).load_state_dict(state)
+
+
 def test_accelerate_leaves_torchs_own_loader_alone(accelerator):
     accelerator.prepare(rk.DataLoader(Line(), batch_size=8))
     theirs = accelerator.prepare(torch.utils.data.DataLoader(Line(), batch_size=8))

@@ -14,6 +14,12 @@ from rekindle.choose.user_samplers import between_epochs
 from rekindle.core import counter_rng
 
 
+class DrawnSeed(int):
+    """A seed that nobody gave. Frameworks that re-create a loader from its attributes give it to the new one,
+    which is to know that: a state brings a seed of its own then, and each of several processes has another.
+    """
+
+
 def draw_seed(put_back: bool) -> int:
     """A seed from torch's global generator, which is put back if its numbers belong to a sampler."""
     kept = torch.default_generator.get_state()

@@ -39,7 +39,15 @@ def install() -> None:
         original(self, dataset, use_stateful_dataloader=False, **kwargs)
         self.use_stateful_dataloader = use_stateful_dataloader
 
-    adapter.__init__ = initialise
+    load = adapter.load_state_dict
+
+    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+        load(self, state)
+        if getattr(self.base_dataloader, _ENTRY, None) is not None:
+            # Accelerate counts epochs from 0 in every run, and tells them to samplers: ours follows that.
+            self.iteration = state["epoch"]
+
+    adapter.__init__, adapter.load_state_dict = initialise, load_state_dict
 
 
 def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.importance import name_of
+from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.state_fields import MOST_EPOCHS
 from rekindle.errors import ArgumentError, StateError
 from rekindle.loader.sharding import LoaderOrder, is_the_group
@@ -39,7 +40,7 @@ def order_kind(is_iterable: bool, follows_sampler: bool, shuffle: bool) -> Order
 
 def check(seed: object, executor: object, on_error: object, error_budget: object, order: OrderKind) -> None:
     """ArgumentError if an argument has a value that means nothing."""
-    if seed is not None and not (type(seed) is int and 0 <= seed < 2**63):
+    if seed is not None and not (type(seed) in (int, DrawnSeed) and 0 <= seed < 2**63):
         raise ArgumentError(f"seed must be an integer from 0 to 2**63 - 1 or None, but got {seed!r}")
     if not isinstance(executor, Ray) and executor not in _EXECUTORS:
         raise ArgumentError(f"executor must be rekindle.Ray(…) or one of {_EXECUTORS}, but got {executor!r}")

@@ -20,6 +20,7 @@ from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_s
 from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
+from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.samples import Batch, Sample
 from rekindle.loader import accelerate, arguments, checkpoint, dataset_state, sharding
 from rekindle.loader.epoch_iterator import Progress
@@ -140,12 +141,13 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         order = self._order
         arguments.check(seed, executor, on_error, error_budget, order.kind)
         sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(dataset))
-        sharding.check_seed(order.shard, seed)
-        self._seed_is_given = seed is not None
-        self.seed = sharding.agreed_seed(order) if seed is None else seed
-        if kind is OrderKind.SHUFFLED and seed is not None:
+        given = None if isinstance(seed, DrawnSeed) else seed
+        self._seed_is_given = given is not None
+        sharding.check_seed(order.shard, self._seed_is_given)
+        self.seed = sharding.agreed_seed(order, seed) if given is None else given
+        if kind is OrderKind.SHUFFLED and given is not None:
             # Not for a seed that was drawn: each of several processes has drawn another.
-            show_order(self, seed)
+            show_order(self, given)
         self._ordering = self._ordering.with_samplers_of(self)
         self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
         arguments.check_features(self, order, self._ordering.given, stacklevel=2)
@@ -339,10 +341,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         parts.bad_samples = replace(parts.bad_samples, found=found)
-        self.seed, self._agreed = identity["seed"], None
+        self.seed = identity["seed"] if self._seed_is_given else DrawnSeed(identity["seed"])
+        self._agreed = None
         self._epochs.next_epoch, self._epochs.requested = position.epoch, None
         self.close()
-        parts.reuse.resume(self.seed, identity["split"])
+        parts.reuse.resume(identity["seed"], identity["split"])
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""

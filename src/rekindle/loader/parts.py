@@ -53,7 +53,7 @@ class LoaderParts:
             importance = ImportanceSession(
                 loader.importance,
                 len(loader.dataset),  # type: ignore[arg-type]
-                loader.seed,
+                int(loader.seed),
                 counters,
                 reuse.redundant,
                 reuse.planning.refresh_by_use(shuffled, order.batch_size or 1, order.drop_last),
@@ -115,7 +115,7 @@ class LoaderParts:
 def _reuse(loader: DataLoader[object], order: LoaderOrder) -> tuple[Any, ReuseSession]:
     to_load = sharding.split(dataset_to_load(loader.dataset, loader.native), order.shard)
     reuse = ReuseSession(
-        to_load, loader.reuse, loader.final_transform, loader.memory, loader.seed, loader.redundancy
+        to_load, loader.reuse, loader.final_transform, loader.memory, int(loader.seed), loader.redundancy
     )
     reuse.order_by(order.seed)
     return to_load, reuse

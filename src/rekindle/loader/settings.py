@@ -92,7 +92,7 @@ class LoaderSettings:
             pin_memory=loader.pin_memory,
             pin_memory_device=loader.pin_memory_device,
             generator=loader.generator,
-            seed=loader.seed,
+            seed=int(loader.seed),
             reuse=parts.reuse,
             importance=parts.importance,
             device=parts.placement,

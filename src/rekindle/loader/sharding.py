@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler
 from rekindle.choose import OrderKind
 from rekindle.choose.agreement import decided_by_first_rank, has_ranks
 from rekindle.choose.distributed import rank_and_world
-from rekindle.choose.seeding import draw_seed
+from rekindle.choose.seeding import DrawnSeed, draw_seed
 from rekindle.choose.shard import EpochLayout, Shard
 from rekindle.errors import ArgumentError
 from rekindle.run.hugging_face import is_hugging_face, split_for
@@ -100,19 +100,24 @@ def split(dataset: object, shard: Shard | None) -> Any:
     return split_for(dataset, shard.rank, shard.world)
 
 
-def check_seed(shard: Shard | None, seed: int | None) -> None:
+def check_seed(shard: Shard | None, is_given: bool) -> None:
     """ArgumentError unless all ranks have the same seed, or can be given one."""
-    if seed is None and shard is not None and shard.world > 1 and not is_the_group(shard):
+    if not is_given and shard is not None and shard.world > 1 and not is_the_group(shard):
         raise ArgumentError(
             f"shard={_pair(shard)} without seed=: the ranks would each draw another. Give seed=, the same on "
             "all ranks, or initialise torch.distributed first: then rank 0 draws one for all."
         )
 
 
-def agreed_seed(order: LoaderOrder) -> int:
-    """A seed that was not given: drawn from torch's generator, for ranks that share epochs by the first."""
-    drawn = draw_seed(put_back=order.kind is OrderKind.SAMPLER)
-    return decided_by_first_rank("the seed", lambda: drawn) if is_the_group(order.shard) else drawn
+def agreed_seed(order: LoaderOrder, drawn: int | None) -> DrawnSeed:
+    """A seed that was not given: drawn before, or now, from torch's generator.
+
+    For ranks that share epochs it is the first one's.
+    """
+    if drawn is None:
+        drawn = draw_seed(put_back=order.kind is OrderKind.SAMPLER)
+    own = int(drawn)
+    return DrawnSeed(decided_by_first_rank("the seed", lambda: own) if is_the_group(order.shard) else own)
 
 
 def keeps_steps(order: LoaderOrder) -> bool:
