@@ -1,5 +1,6 @@
 """Real Lightning and real Accelerate train with our loader, and it stays ours."""
 
+import contextlib
 import importlib
 import warnings
 
@@ -134,6 +135,57 @@ def test_lightning_saves_where_the_loader_stands_and_resumes_there(trainer_of):
     begun = run(line_to_fit(), first, stop=2)
     assert begun == whole[:2]
     assert run(line_to_fit(), loader(), state=first.state_dict()) == whole[2:]
+
+
+class SavesAt:
+    """A callback that saves a checkpoint, after a batch of the first epoch or at its end, and stops."""
+
+    def __new__(cls, at, path):
+        import lightning
+
+        class Saves(lightning.Callback):
+            def on_train_batch_end(self, trainer, module, outputs, batch, step):
+                if step + 1 == at:
+                    trainer.save_checkpoint(path)
+                    raise KeyboardInterrupt
+
+            def on_train_epoch_end(self, trainer, module):
+                if at == "the end":
+                    trainer.save_checkpoint(path)
+                    trainer.should_stop = True
+
+        return Saves()
+
+
+@pytest.mark.parametrize("at", [2, 4, "the end"])
+@pytest.mark.parametrize("options", [{"seed": 9}, {"num_workers": 1}], ids=["a seed", "no seed, a worker"])
+def test_lightning_resumes_our_loader_from_its_own_checkpoints(trainer_of, tmp_path, at, options):
+    """Within an epoch, at its last batch, and at its end, where Lightning does not load what it has saved."""
+
+    def loader():
+        return rk.DataLoader(Line(), batch_size=8, shuffle=True, **options)
+
+    path = tmp_path / "checkpoint"
+    first, resumed = line_to_fit(), line_to_fit()
+    begun = loader()
+    with contextlib.suppress(SystemExit):  # What Lightning makes of an interrupt.
+        trainer_of(max_epochs=3, callbacks=[SavesAt(at, path)]).fit(first, begun)
+    trainer_of(max_epochs=3).fit(resumed, loader(), ckpt_path=path)
+    alone = rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=int(begun.seed))
+    assert first.seen + resumed.seen == [(epoch, batch[2].tolist()) for epoch in range(3) for batch in alone]
+
+
+def test_lightning_goes_on_with_a_loader_that_its_checkpoint_does_not_fit(trainer_of, tmp_path):
+    """Between two epochs, as with torch's loader: the next epoch, and not the first again."""
+    path = tmp_path / "checkpoint"
+    loader = rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=9)
+    trainer_of(max_epochs=2, callbacks=[SavesAt("the end", path)]).fit(line_to_fit(), loader)
+    model, other = line_to_fit(), rk.DataLoader(Line(), batch_size=4, shuffle=True, seed=9)
+    with pytest.warns(UserWarning, match="begins epoch 1 without it. batch_size"):
+        trainer_of(max_epochs=2).fit(model, other, ckpt_path=path)
+    alone = rk.DataLoader(Line(), batch_size=4, shuffle=True, seed=9)
+    alone.set_epoch(1)
+    assert model.seen == [(1, batch[2].tolist()) for batch in alone]
 
 
 def updated(framework, loader, sampler):

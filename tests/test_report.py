@@ -291,6 +291,14 @@ def test_a_report_prints_as_a_table():
     assert max(map(len, lines)) <= 100
 
 
+def test_a_report_prints_the_same_in_a_notebook(monkeypatch):
+    """A notebook shows the page; rich, left to itself, would show the table as well, and print nothing."""
+    report = report_on_bad_samples()
+    text = str(report)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(report) == text
+
+
 def test_one_is_not_shown_as_several():
     loader = rk.DataLoader(Numbers(1), 8, num_workers=1, seed=1)
     list(loader)

@@ -41,7 +41,7 @@ def install() -> None:
 
     load = adapter.load_state_dict
 
-    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+    def load_state_dict(self: Any, state: dict[str, object]) -> None:
         load(self, state)
         if getattr(self.base_dataloader, _ENTRY, None) is not None:
             # Accelerate counts epochs from 0 in every run, and tells them to samplers: ours follows that.

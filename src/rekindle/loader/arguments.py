@@ -40,7 +40,9 @@ def order_kind(is_iterable: bool, follows_sampler: bool, shuffle: bool) -> Order
 
 def check(seed: object, executor: object, on_error: object, error_budget: object, order: OrderKind) -> None:
     """ArgumentError if an argument has a value that means nothing."""
-    if seed is not None and not (type(seed) in (int, DrawnSeed) and 0 <= seed < 2**63):
+    if seed is not None and not (
+        isinstance(seed, int) and type(seed) in (int, DrawnSeed) and 0 <= seed < 2**63
+    ):
         raise ArgumentError(f"seed must be an integer from 0 to 2**63 - 1 or None, but got {seed!r}")
     if not isinstance(executor, Ray) and executor not in _EXECUTORS:
         raise ArgumentError(f"executor must be rekindle.Ray(…) or one of {_EXECUTORS}, but got {executor!r}")

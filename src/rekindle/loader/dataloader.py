@@ -22,7 +22,7 @@ from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint, dataset_state, sharding
+from rekindle.loader import accelerate, arguments, checkpoint, dataset_state, lightning, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
@@ -158,6 +158,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._agreed: int | None = None  # on how many samples the ranks have
         self._close_with_the_loader()
         accelerate.install()
+        lightning.install()
 
     def check_worker_number_rationality(self) -> None:
         # Torch's warning that there are fewer cores than workers; those of Ray are on other machines.
@@ -287,6 +288,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def __len__(self) -> int:
         """How many batches this epoch has, of this rank; between two epochs, the next one."""
+        lightning.install()  # Imported since? It asks for the length before it loads a state.
         order = self._order
         chosen = self._parts.chosen_steps(order, self._progress.position.epoch)
         if chosen is not None:

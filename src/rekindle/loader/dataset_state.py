@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from rekindle.choose.position import CopyStates, Position
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import StateError
+from rekindle.loader.checkpoint import State
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.plain_state import check_plain, is_same
 from rekindle.loader.settings import LoaderSettings
@@ -59,14 +60,14 @@ def _before_loading(dataset: object) -> bytes | None:
     return state if isinstance(state, bytes) else None
 
 
-def save(settings: LoaderSettings, progress: Progress, position: Position) -> dict[str, Any]:
+def save(settings: LoaderSettings, progress: Progress, position: Position) -> State:
     """The part of a loader's state that is the dataset's; nothing, if it has none.
 
     Warns once of what is missing from it: Accelerate asks for a state after every batch.
     """
     if not settings.has_state:
         return {}
-    saved: dict[str, Any] = {"own": None, "workers": None}
+    saved: State = {"own": None, "workers": None}
     problem = None
     try:
         saved["own"] = _own(settings.dataset)

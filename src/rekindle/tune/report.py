@@ -167,7 +167,9 @@ class Report:
         for row in self._rows():
             table.add_row(f"{row.name}: {row.description}", row.calls, row.seconds, row.megabytes)
         text = io.StringIO()
-        console = Console(file=text, width=100)
+        console = Console(
+            file=text, width=100, force_jupyter=False
+        )  # In a notebook, rich would show it itself.
         console.print(table)
         for note in self._notes():
             console.print(note, markup=False, highlight=False, emoji=False)

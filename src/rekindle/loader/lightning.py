@@ -1,0 +1,83 @@
+"""Lightning keeps the states of loaders in its checkpoints: this has ours resumed after an epoch as well.
+
+Lightning loads such a state only within an epoch. After its ordinary checkpoints, at the end of one, a loader
+begins anew: with the order and the augmentation of epoch 0. And a checkpoint that is saved at the last batch
+(`ModelCheckpoint(every_n_train_steps=…)`) has the loader behind that batch, but Lightning behind the epoch:
+it would take the rest of the old epoch, which is nothing, for the next one.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from rekindle.errors import StateError
+from rekindle.loader.checkpoint import State
+
+if TYPE_CHECKING:
+    from rekindle.loader.dataloader import DataLoader
+
+_MODULES = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
+_PATCHED = "_rekindle_loads_states"
+
+
+def install() -> None:
+    """Teach Lightning's fit loop to resume our loaders; does nothing the second time."""
+    for name in _MODULES:
+        loop = getattr(sys.modules.get(name), "_FitLoop", None)
+        if loop is not None and not hasattr(loop, _PATCHED):
+            _patch(loop)
+
+
+def _patch(loop: Any) -> None:
+    load = loop._load_combined_loader_states
+
+    def load_combined_loader_states(self: Any) -> None:
+        states, within_an_epoch = self._combined_loader_states_to_load, self.restarting
+        load(self)
+        if states and self._combined_loader is not None:
+            _resume(self, states, is_loaded=within_an_epoch)
+            self._combined_loader_states_to_load = []
+
+    loop._load_combined_loader_states = load_combined_loader_states
+    setattr(loop, _PATCHED, True)
+
+
+def _resume(loop: Any, states: list[State], *, is_loaded: bool) -> None:
+    """Load the states of our loaders, unless Lightning did, and end the epochs that have nothing left."""
+    from rekindle.loader.dataloader import DataLoader
+
+    combined = loop._combined_loader
+    limits = combined.limits or [float("inf")] * len(combined.flattened)
+    stateful = [
+        (loader, limit)
+        for loader, limit in zip(combined.flattened, limits, strict=True)
+        if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    ]
+    if len(stateful) != len(states):
+        return
+    for (loader, limit), state in zip(stateful, states, strict=True):
+        if not isinstance(loader, DataLoader):
+            continue
+        if not is_loaded and not _load(loader, state, loop.epoch_progress.current.processed):
+            continue
+        position = loader._progress.position
+        # Without a length (`inf`), Lightning has asked for one batch more, and got the end.
+        if limit != float("inf") and position.step + len(position.ahead) >= min(limit, len(loader)):
+            iter(loader)  # and drop it, as Lightning does with an epoch that is over
+
+
+def _load(loader: DataLoader[object], state: State, epoch: int) -> bool:
+    """Load a state; if it does not fit, say so: between two epochs, another loader may go on from there."""
+    try:
+        loader.load_state_dict(state)
+    except StateError as error:
+        warnings.warn(
+            f"the loader's state in Lightning's checkpoint does not fit this loader, which begins epoch "
+            f"{epoch} without it. {error}",
+            stacklevel=2,
+        )
+        loader.set_epoch(epoch)
+        return False
+    return True
