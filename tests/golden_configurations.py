@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
@@ -108,6 +107,10 @@ def tensors() -> Any:
 
 def image_folder(images: Path) -> Any:
     """torchvision's dataset, unchanged."""
+    from benchmarks.torchvision_on_cpu import (
+        torchvision,  # Not in workers that import this for other datasets.
+    )
+
     tv = torchvision.transforms
     steps = tv.Compose([tv.RandomCrop(40), tv.RandomHorizontalFlip(), tv.ColorJitter(0.3), tv.PILToTensor()])
     return torchvision.datasets.ImageFolder(str(images), steps)

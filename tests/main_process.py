@@ -3,13 +3,10 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import textwrap
-import uuid
-from functools import partial
 from pathlib import Path
 
+import warm_python
 from mortal import FOREVER
 
 SCRIPT = """
@@ -61,31 +58,27 @@ LEAVE = """
 @contextlib.contextmanager
 def main_process(tmp_path, method, then, executor="processes"):
     """A training script of its own that has got a batch, and whose workers are busy for ever."""
-    script = tmp_path / f"train_{method}.py"
-    script.write_text(textwrap.dedent(SCRIPT + then).replace("FOREVER", str(FOREVER)))
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        [sys.executable, str(script), method, executor],
-        env={**os.environ, "REKINDLE_TEST": mark},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # A shell's background ignores it.
-    )
-    try:
-        yield process, mark
-    finally:
-        for pid in marked(mark):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate()
+    path = tmp_path / f"train_{method}.py"
+    path.write_text(textwrap.dedent(SCRIPT + then).replace("FOREVER", str(FOREVER)))
+    with warm_python.started(path, method, executor) as script:
+        try:
+            yield script
+        finally:
+            for pid in processes_of(script):
+                os.kill(pid, signal.SIGKILL)
 
 
-def marked(mark):
-    """The processes that a script of ours started, itself included."""
+def processes_of(script):
+    """The processes that a script of ours started, itself included: its session."""
     found = set()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+            if entry.name.isdigit() and _session(entry) == script.pid:
                 found.add(int(entry.name))
     return found
+
+
+def _session(entry):
+    _, _, fields = (entry / "stat").read_text().rpartition(")")
+    state, _, _, session, *_ = fields.split()
+    return None if state == "Z" else int(session)

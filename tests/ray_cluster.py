@@ -31,10 +31,10 @@ _HEALTH = {
 }
 
 
-class ThreeNodes:
-    """A head without CPUs, where the test runs, and nodes for the actors; all on the loopback address."""
+class Nodes:
+    """A head without CPUs, where the test runs, and nodes for actors, one at first; all on this machine."""
 
-    def __init__(self, cpus=(2, 2)):
+    def __init__(self):
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={
@@ -44,7 +44,7 @@ class ThreeNodes:
                 "_system_config": _HEALTH,
             },
         )
-        self.nodes = [self.add(count) for count in cpus]
+        self.nodes = [self.add()]
         ray.init(
             address=self._cluster.address,
             log_to_driver=False,

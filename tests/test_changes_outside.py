@@ -2,8 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch.utils.data
 from torch.utils.data import Dataset
 
 import rekindle as rk
+import warm_python
 
 Torch = torch.utils.data.DataLoader
 
@@ -106,12 +105,6 @@ def test_a_projects_own_package_with_the_name_of_a_library_is_looked_into(tmp_pa
         """
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ended = warm_python.run("-c", program, env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split("\n")[:3] == [str([[epoch] * 4]) for epoch in range(3)]

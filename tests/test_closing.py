@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 import rekindle as rk
-from main_process import LEAVE, WAIT_AND_CATCH, WAIT_FROM_THE_START, main_process, marked
+from main_process import LEAVE, WAIT_AND_CATCH, WAIT_FROM_THE_START, main_process, processes_of
 from mortal import Draws, Sleeps, SleepsFreely, Tensors, kill, parent_of, ready_workers
-from waiting import HANGS
+from rekindle.run import process_pool, thread_pool
 
-# Closing. Workers are busy for an hour: whoever waits for them runs into this timeout.
+# Closing. Workers are busy for an hour: whoever waits for them runs into a timeout.
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch):
+    """None of the workers here ends by itself: how long they could is of no account."""
+    monkeypatch.setattr(process_pool, "_GRACE", 0.1)
+    monkeypatch.setattr(thread_pool, "_CLOSE_WITHIN", 0.1)
 
 
 def children():
@@ -152,26 +159,26 @@ def test_thirty_loaders_leave_no_process_and_no_descriptor():
     ],
 )
 def test_ctrl_c_ends_everything_whatever_the_workers_are_at(tmp_path, executor, then):
-    with main_process(tmp_path, "fork", then, executor) as (process, mark):
-        assert process.stdout.readline() == "ready\n"
+    with main_process(tmp_path, "fork", then, executor) as script:
+        assert script.stdout.readline() == "ready\n"
         time.sleep(1)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=HANGS)
-        assert not marked(mark)
+        os.killpg(script.pid, signal.SIGINT)
+        out, err = script.communicate()
+        assert not processes_of(script)
         if then is WAIT_AND_CATCH:
             assert out == "interrupted\n"
-            assert process.returncode == 0
+            assert script.returncode == 0
             assert err == ""
         else:
-            assert process.returncode == -signal.SIGINT
+            assert script.returncode == -signal.SIGINT
             assert err.count("Traceback") == 1
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_leaving_the_interpreter_ends_everything_whatever_the_workers_are_at(tmp_path, method):
-    with main_process(tmp_path, method, LEAVE) as (process, mark):
-        assert process.stdout.readline() == "ready\n"
-        _, err = process.communicate(timeout=HANGS)
-        assert process.returncode == 0
+    with main_process(tmp_path, method, LEAVE) as script:
+        assert script.stdout.readline() == "ready\n"
+        _, err = script.communicate()
+        assert script.returncode == 0
         assert err == ""
-        assert not marked(mark)
+        assert not processes_of(script)

@@ -1,8 +1,5 @@
 """Compiled kernels: made when a pipeline needs them, for its types alone, equal to what they replace."""
 
-import subprocess
-import sys
-
 import cv2
 import numpy as np
 import pytest
@@ -10,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rekindle as rk
+import warm_python
 from rekindle.core import compiled_code, compiled_rng, counter_rng
 from rekindle.prepare import fused_kernel
 from rekindle.prepare.steps import antialiased_resize
@@ -119,7 +117,8 @@ from rekindle.prepare.pipeline import Pipeline
 Pipeline([T.CenterCrop(4), T.ToTensor()], dtype=torch.uint8)
 assert "numba" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    ended = warm_python.run("-c", script)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_what_takes_long_to_compile_is_told_once(capfd, monkeypatch):

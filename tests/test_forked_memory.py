@@ -134,13 +134,16 @@ def epoch(loader: Any) -> tuple[list[float], set[int]]:
     return sorted(values), set(pids)
 
 
-def tables() -> list[Any]:
-    """Tables of 100 MB, which take longer to hash than is to pass between two epochs."""
-    return [torch.zeros(8, 25 << 17), np.zeros((8, 25 << 17), np.float32) + 0]
+# Tables of 100 MB, which take longer to hash than is to pass between two epochs.
+TABLES: dict[str, Callable[[], Any]] = {
+    "tensor": lambda: torch.zeros(8, 25 << 17),
+    "array": lambda: np.zeros((8, 25 << 17), np.float32) + 0,
+}
 
 
-@pytest.mark.parametrize("table", tables(), ids=["tensor", "array"])
-def test_large_arrays_keep_their_workers_until_something_is_written(table: Any) -> None:
+@pytest.mark.parametrize("kind", TABLES)
+def test_large_arrays_keep_their_workers_until_something_is_written(kind: str) -> None:
+    table = TABLES[kind]()
     loader = rk.DataLoader(Rows(table), batch_size=2, num_workers=2, executor="processes")
     (_, first), (values, second) = epoch(loader), epoch(loader)
     assert values == [0.0] * 8

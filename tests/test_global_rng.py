@@ -2,13 +2,12 @@
 
 import os
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+import warm_python
 from rekindle.core import counter_rng, direct_rng, public_rng
 from rekindle.core.global_rng import GENERATORS, generators, generators_kept
 from rekindle.run.bad_samples import FailedSample
@@ -136,9 +135,7 @@ def test_where_a_self_test_fails_the_public_way_is_used(failing, monkeypatch):
 def test_the_switch_is_an_environment_variable():
     code = "from rekindle.core.global_rng import GENERATORS; print(*(type(g).__name__ for g in GENERATORS))"
     environment = {**os.environ, "REKINDLE_DIRECT_RNG": "0"}
-    printed = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    printed = warm_python.run("-c", code, env=environment)
     assert printed.stdout.split() == ["PythonGenerator", "NumPyGenerator", "TorchGenerator"]
 
 

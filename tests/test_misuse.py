@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -18,17 +17,12 @@ import torch
 from torch.utils.data import Dataset
 
 import rekindle as rk
+import warm_python
 from rekindle.core.available_memory import available_memory
 from rekindle.errors import ArgumentError, OpenFilesError, UnequalSamplesError
 from rekindle.reuse.cache.memory_budget import checked_memory
 from rekindle.run import slots
-from waiting import HANGS, eventually
-
-
-def run(script: str, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, input=script, capture_output=True, text=True, timeout=HANGS, **more)
-
+from waiting import eventually
 
 # Workers that are not forked.
 
@@ -46,7 +40,7 @@ SCRIPT = textwrap.dedent(
 
 
 def test_a_class_of_a_session_is_named_before_any_worker_starts() -> None:
-    done = run(SCRIPT.format(guard="if True:", dataset="Own"), "-")
+    done = warm_python.run("-", text=SCRIPT.format(guard="if True:", dataset="Own"))
     assert "WorkerError: __main__.Own is defined in a notebook or an interactive session" in done.stderr
     assert done.stderr.count("Traceback") == 1
 
@@ -64,7 +58,7 @@ def test_a_script_that_workers_cannot_import_fails_with_its_first_worker(
 ) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.format(guard=guard, dataset=dataset))
-    done = run("", str(path))
+    done = warm_python.run(path)
     assert message in done.stderr
     assert done.returncode != 0
     assert "and so did the two before it" not in done.stderr
@@ -75,8 +69,7 @@ def test_a_stopped_worker_dies_with_its_parent() -> None:
     script = (
         "import rekindle as rk\nfor _ in rk.DataLoader(range(10**6), num_workers=2): print(1, flush=True)"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
+    with warm_python.started("-c", script) as parent:
         parent.stdout.readline()
         workers = psutil.Process(parent.pid).children()
         os.kill(workers[0].pid, signal.SIGSTOP)
@@ -174,7 +167,7 @@ def test_memory_that_may_not_be_addressed_is_not_available() -> None:
         print(len(list(loader)))
         """
     )
-    done = run(script, "-")
+    done = warm_python.run("-", text=script)
     assert done.stdout == "2\n", done.stderr
     unlimited = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     assert not unlimited or available_memory() is not None

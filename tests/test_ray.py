@@ -22,10 +22,18 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def nodes():
-    found = ray_cluster.ThreeNodes()
+def node():
+    """A cluster of one node of two CPUs, beside the head."""
+    found = ray_cluster.Nodes()
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(node):
+    """The same with a second node."""
+    node.nodes.append(node.add())
+    return node
 
 
 def actors_of(loader):
@@ -38,7 +46,7 @@ def epochs(loader):
     return (digest(list(loader)) for _ in itertools.count())
 
 
-def test_actors_load_what_local_workers_load_and_a_killed_one_costs_nothing(nodes):
+def test_actors_load_what_local_workers_load_and_a_killed_one_costs_nothing(node):
     options = {"batch_size": 16, "shuffle": True, "seed": 5}
     wanted = epochs(rk.DataLoader(Draws(96), **options))
     with rk.DataLoader(Draws(96), executor=rk.Ray(workers=2), **options) as loader:

@@ -3,8 +3,6 @@
 import copy
 import math
 import multiprocessing
-import subprocess
-import sys
 import textwrap
 from itertools import chain, islice
 
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, get_worker_info
 
 import rekindle as rk
+import warm_python
 from covering import each_value
 from mortal import noisy_collate
 from resumable import STEPS, Counted, Draws, Stream, indices_of, shuffled, through_a_file
@@ -200,7 +199,8 @@ def test_any_chain_of_resumes_gives_the_same_samples(size, batch_size, drop_last
 IN_A_FRESH_PROCESS = """
     import sys, torch
     sys.path.insert(0, sys.argv[1])
-    from {module} import digest, shuffled
+    from resumable import shuffled
+    from same import digest
 
     if __name__ == "__main__":
         loader = shuffled(int(sys.argv[3]))
@@ -215,10 +215,9 @@ def test_a_fresh_process_goes_on_from_a_file(tmp_path):
     list(islice(iterator, 3))
     torch.save(loader.state_dict(), tmp_path / "state.pt")
     script = tmp_path / "go_on.py"
-    script.write_text(textwrap.dedent(IN_A_FRESH_PROCESS).format(module=__name__.split(".")[-1]))
+    script.write_text(textwrap.dedent(IN_A_FRESH_PROCESS))
     folder = __file__.rpartition("/")[0]
-    command = [sys.executable, str(script), folder, str(tmp_path / "state.pt"), "1"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = warm_python.run(script, folder, tmp_path / "state.pt", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [digest(list(iterator)), digest(list(loader))]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from benchmarks.torchvision_on_cpu import v2
 from PIL import Image
 
 import rekindle.transforms as rk
+import warm_python
 from photographs import photographs
 from rekindle.errors import ArgumentError
 
@@ -228,4 +227,4 @@ def test_a_function_for_some_types_is_refused() -> None:
 
 def test_transforms_do_not_import_torchvision() -> None:
     code = "import sys, rekindle.transforms; sys.exit('torchvision' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert warm_python.run("-c", code).returncode == 0

@@ -12,11 +12,18 @@ from torch.utils.data import Dataset
 import rekindle as rk
 from covering import each_pair, each_value
 from mortal import Deadly, Draws, ExitsOnce, Stream, kill, list_collate, noisy_collate, ready_workers
+from rekindle.run import process_pool
 from same import digest
 
 # Fifty dead workers. A worker that is lost, and not replaced, leaves its batch unfinished: a timeout.
 
 pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture
+def _looks_often(monkeypatch):
+    """Stopped workers are looked for ten times a second."""
+    monkeypatch.setattr(process_pool, "_CHECK_EVERY", 0.1)
 
 
 class Killer(threading.Thread):
@@ -40,6 +47,7 @@ class Killer(threading.Thread):
                 kill(pid, self.signals.pop())
 
 
+@pytest.mark.usefixtures("_looks_often")
 @pytest.mark.parametrize(
     ("killed", "crashed", "stopped"), [(6, 4, 1), pytest.param(24, 16, 6, marks=pytest.mark.slow)]
 )
@@ -90,6 +98,7 @@ def test_all_workers_killed_at_once_cost_no_sample(how, collate_fn, in_order):
     assert digest(batches) == digest(expected)
 
 
+@pytest.mark.usefixtures("_looks_often")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stopped_worker_is_replaced(workers):
     loader = rk.DataLoader(Draws(300), 8, num_workers=workers, seed=5)
@@ -101,6 +110,7 @@ def test_a_stopped_worker_is_replaced(workers):
     assert digest(batches) == digest(list(rk.DataLoader(Draws(300), 8, seed=5)))
 
 
+@pytest.mark.usefixtures("_looks_often")
 def test_a_worker_stopped_between_two_epochs_is_replaced():
     loader = rk.DataLoader(Draws(40), 8, num_workers=2, seed=5)
     iterator = iter(loader)
@@ -123,6 +133,7 @@ class ManyWords(Dataset):
         return f"{index} " * 30_000
 
 
+@pytest.mark.usefixtures("_looks_often")
 def test_a_worker_stopped_in_the_middle_of_a_message_is_replaced():
     loader = rk.DataLoader(ManyWords(), 64, num_workers=1, seed=1)
     iterator = iter(loader)
@@ -158,6 +169,7 @@ def test_many_indices_and_much_text_do_not_block_each_other():
         assert step == 9
 
 
+@pytest.mark.usefixtures("_looks_often")
 def test_a_stopped_worker_does_not_block_a_long_message():
     loader = rk.DataLoader(Words(200_000), num_workers=2, **MANY)
     iterator = iter(loader)
@@ -228,6 +240,7 @@ def test_an_exception_at_a_workers_start_keeps_its_type():
 # Streams.
 
 
+@pytest.mark.usefixtures("_looks_often")
 @pytest.mark.parametrize(
     ("how", "collate_fn"),
     [(signal.SIGKILL, None), (signal.SIGKILL, noisy_collate), (signal.SIGSTOP, None)],

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 
-from main_process import WAIT, main_process, marked
+from main_process import WAIT, main_process, processes_of
 from waiting import eventually
 
 
@@ -26,13 +26,13 @@ def test_a_killed_main_process_leaves_nothing(tmp_path):
                 ("forkserver", "processes"),
             )
         ]
-        for process, mark in mains:
-            assert process.stdout.readline() == "ready\n"
-            assert len(marked(mark)) >= 2
+        for script in mains:
+            assert script.stdout.readline() == "ready\n"
+            assert len(processes_of(script)) >= 2
         time.sleep(0.5)
-        for process, _ in mains:
-            process.kill()
-            process.wait()
-        for _, mark in mains:
-            eventually(lambda mark=mark: not marked(mark))
+        for script in mains:
+            script.kill()
+            script.wait()
+        for script in mains:
+            eventually(lambda script=script: not processes_of(script))
     eventually(lambda: not shared_files() - shared)
