@@ -58,10 +58,6 @@ def pytest_collection_finish() -> None:
     """Leave what stays for good out of garbage collection, which would touch and so copy it in every fork."""
     gc.collect()
     gc.freeze()
-    # What is left of torch's loader after an exception goes when the garbage collector finds it, its queues
-    # first: no worker is told to leave, and torch waits five seconds for each before it uses force.
-    if (torchs := sys.modules.get("torch.utils.data._utils")) is not None:
-        torchs.MP_STATUS_CHECK_INTERVAL = 0.3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ TESTS = Path(__file__).parent
 # count (calls.py): a busy machine is slow, not wrong. What takes how long is a question for a benchmark.
 STOPWATCHES = {"perf_counter", "monotonic", "process_time", "thread_time"}
 STOPWATCHES |= {f"{name}_ns" for name in STOPWATCHES}
+MOST_LINES = 400
 
 
 def test_no_test_measures_time():
@@ -28,6 +29,12 @@ def test_no_test_measures_time():
         if names & STOPWATCHES:
             found[path.name] = names & STOPWATCHES
     assert not found
+
+
+def test_no_file_of_tests_holds_more_than_one_subject():
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in TESTS.rglob("*.py")}
+    long = {name: count for name, count in lines.items() if count > MOST_LINES}
+    assert not long, f"{long}: which second subject moved in?"
 
 
 def test_the_versions_of_python_that_are_promised_are_those_that_are_tested():

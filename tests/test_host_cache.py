@@ -2,12 +2,8 @@
 
 import fcntl
 import json
-import multiprocessing
 import os
-import signal
-import socket
 import struct
-import time
 import uuid
 from contextlib import ExitStack
 
@@ -17,8 +13,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core import host_lock as locks
-from rekindle.core.host_lock import host_lock
+from host_members import SIZE, Member, is_right, left_behind, open_store, value_of
 from rekindle.core.memfd import anonymous_file, find_memory_files
 from rekindle.reuse import Store
 from rekindle.reuse.cache import host_memory
@@ -27,77 +22,10 @@ from rekindle.reuse.cache.kept_generations import KeptGenerations
 from rekindle.reuse.cache.shared_arrays import SharedMemory
 from rekindle.reuse.host_cache import open_for_ranks
 
-FORK = multiprocessing.get_context("fork")
-SIZE = 40
-
 
 @pytest.fixture
 def name():
     return uuid.uuid4().hex
-
-
-def value_of(index, generation):
-    return np.random.Philox(key=[index, generation]).random_raw(40 + index).view(np.uint8)
-
-
-def is_right(value, index, generation):
-    return np.array_equal(value, value_of(index, generation))
-
-
-def open_store(name, begun=None, **settings):
-    """The store of a name, as a rank opens it."""
-    make = lambda **given: Store(SIZE, memory=1 << 20, **settings, **given)  # noqa: E731
-    return open_for_ranks(name, make, begun or (lambda store: None))
-
-
-class Member:
-    """A process that has opened a store, and does what it is told."""
-
-    def __init__(self, name, **settings):
-        self._pipe, pipe = FORK.Pipe()
-        self.process = FORK.Process(target=self._run, args=(pipe, name, settings), daemon=True)
-        self.process.start()
-        pipe.close()
-
-    @staticmethod
-    def _run(pipe, name, settings):
-        made = []
-        with open_store(name, made.append, **settings) as store:
-            pipe.send(bool(made))
-            while True:
-                what, *arguments = pipe.recv()
-                if what == "end":
-                    break
-                if what == "hang in a write":
-                    store._shared.arrays["control"][0] = 1  # dirty
-                    store._shared.arrays["stamp"][3] |= 1  # being written
-                    store._shared.lock.__enter__()
-                    pipe.send(True)
-                    time.sleep(60)
-                result = getattr(store, what)(*arguments)
-                pipe.send(list(result) if what == "order_of" else result)
-
-    def answer(self):
-        assert self._pipe.poll(30), "a member of the cache hangs"
-        return self._pipe.recv()
-
-    def ask(self, *what):
-        self._pipe.send(what)
-        return self.answer()
-
-    def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join()
-
-    def end(self):
-        self._pipe.send(("end",))
-        self.process.join()
-
-
-def left_behind(name):
-    """What other processes could still find of a cache."""
-    with open("/proc/net/unix") as sockets:
-        return [*find_memory_files(name)], [line for line in sockets if name in line]
 
 
 def test_one_process_makes_a_cache_and_the_others_find_its_entries(name):
@@ -276,54 +204,6 @@ def test_a_header_that_was_changed_is_none(tail, position, byte):
         assert parse_header(bytes(changed)) is None
     assert parse_header(tail) is None
     assert parse_header(b"rkhost01" + tail) is None
-
-
-def test_a_lock_is_waited_for_and_is_free_when_its_holder_dies(name):
-    pipe, other = FORK.Pipe()
-
-    def hold():
-        with host_lock(name) as held:
-            other.send(held)
-            time.sleep(60)
-
-    def wait():
-        with host_lock(name) as held:
-            other.send(held)
-
-    holder = FORK.Process(target=hold, daemon=True)
-    holder.start()
-    assert pipe.recv() is True
-    waiter = FORK.Process(target=wait, daemon=True)
-    waiter.start()
-    assert not pipe.poll(0.2)
-    os.kill(holder.pid, signal.SIGKILL)
-    assert pipe.poll(30)
-    assert pipe.recv() is True
-    waiter.join()
-    with host_lock(name, wait=0) as held:
-        assert held
-
-
-def test_a_lock_is_not_waited_for_longer_than_asked_and_not_held_by_children(name):
-    with host_lock(name):
-        with host_lock(name, wait=0.05) as again:
-            assert not again
-        child = FORK.Process(target=time.sleep, args=(60,), daemon=True)
-        child.start()
-    with host_lock(name, wait=0.5) as held:
-        assert held
-    child.kill()
-    child.join()
-
-
-def test_a_lock_that_another_user_holds_is_not_waited_for(name, monkeypatch):
-    address = f"\0rekindle-{name}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
-        squatter.bind(address)
-        squatter.listen()
-        user = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-        assert locks._take(address, time.time() + 1e9) is None
 
 
 def test_two_loaders_of_one_process_share_and_close_apart(name):

@@ -1,7 +1,5 @@
 """Reuse on what people have: whatever a dataset does with its transform is finished, sample by sample."""
 
-import os
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,64 +7,11 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.torchvision_on_cpu import torchvision, v2
-from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
 
 import rekindle as rk
-from photographs import photographs
+from pictures import SIZE, TO_TENSOR, Pictures, T, V, loaded, picture, steps
 from same import same
-
-T, V = rk.transforms, torchvision.transforms
-SIZE = 24
-TO_TENSOR = V.ToTensor()
-
-
-def picture(index: int) -> Any:
-    return Image.fromarray(np.ascontiguousarray(photographs()[index % 8][index : index + 20, :20]))
-
-
-class Pictures(Dataset[Any]):
-    """Pillow images with a transform, used as `give` says."""
-
-    def __init__(self, transform: Any, give: Any, size: int = SIZE) -> None:
-        self.transform, self.give, self.size = transform, give, size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return self.give(self, picture(index), index)
-
-
-def steps() -> Any:
-    """Each leaves its mark: it shows which were done, how often."""
-    return V.Compose([V.RandomCrop(16), TO_TENSOR, add_noise, plus_ten])
-
-
-def add_noise(image: Any) -> Any:
-    return image + torch.rand(1)
-
-
-def plus_ten(image: Any) -> Any:
-    return image + 10
-
-
-def as_it_is(sample: Any) -> Any:
-    return sample
-
-
-def loaded(data: Any, split: Any = "add_noise", epochs: int = 4, **settings: Any) -> list[Any]:
-    """All samples of some epochs, by index, as batches of one without a collate function."""
-    reuse = settings.pop("reuse", rk.Refurbish(3, split=split))
-    loader = rk.DataLoader(data, None, shuffle=True, seed=1, reuse=reuse, collate_fn=as_it_is, **settings)
-    found: list[dict[int, Any]] = []
-    for _ in range(epochs):
-        found.append({})
-        for sample in loader:
-            found[-1][int(loader.batch.ids[0])] = sample
-    loader.close()
-    return found
-
 
 # A dataset that applies its transform to some samples only.
 
@@ -302,79 +247,6 @@ def test_image_and_boxes_stay_together() -> None:
             whole = whole.flip(-2) if turned["y"] else whole
             assert torch.equal(image, whole)
             assert (right - left, bottom - top) == (7, 7)
-
-
-# Albumentations.
-
-
-def albumentations() -> Any:
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("albumentations")
-
-
-class Arrays(Dataset[Any]):
-    """An image, and a mask that shows which pixels are bright."""
-
-    def __init__(self, transform: Any, masks: bool) -> None:
-        self.transform, self.masks = transform, masks
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> Any:
-        image = np.asarray(picture(index))
-        if not self.masks:
-            return self.transform(image=image)["image"], index
-        done = self.transform(image=image, mask=image[..., 0] // 128)
-        return {"image": done["image"], "mask": done["mask"], "id": index}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_albumentations_are_split_between_their_steps(workers: int) -> None:
-    A = albumentations()  # noqa: N806 - the name that its users give it
-    compose = A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.VerticalFlip(), A.Transpose()])
-    first = loaded(Arrays(compose, masks=True), "HorizontalFlip", num_workers=workers)
-    views: dict[int, set[bytes]] = {}
-    for epoch in first:
-        for index, sample in epoch.items():
-            image, mask = np.asarray(sample["image"]), np.asarray(sample["mask"])
-            assert image.shape == (16, 16, 3)
-            assert np.array_equal(image[..., 0] // 128, mask), "both parts of a call draw the same"
-            views.setdefault(index, set()).add(image.tobytes())
-    assert np.mean([len(seen) for seen in views.values()]) > 2.4
-    again = loaded(Arrays(compose, masks=True), "HorizontalFlip")
-    assert same(first, again), "it is the same with any workers"
-    bare = loaded(Arrays(compose, masks=True), "HorizontalFlip", memory=0)
-    assert same(first, bare)
-
-
-def test_albumentations_in_an_opened_dataset(tmp_path: Path) -> None:
-    A = albumentations()  # noqa: N806
-    for index in range(8):
-        (tmp_path / "a").mkdir(exist_ok=True)
-        picture(index).save(tmp_path / "a" / f"{index}.png")
-    compose = A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.VerticalFlip()])
-    data = rk.open(tmp_path, transform=compose)
-    for split in (1, "auto"):
-        kept = loaded(data, split)
-        assert same(kept, loaded(data, split, memory=0))
-        assert {np.asarray(image).shape for epoch in kept for image, _ in epoch.values()} == {(16, 16, 3)}
-
-
-@pytest.mark.parametrize("masks", [False, True])
-def test_what_albumentations_does_as_one_step_is_refused(masks: bool) -> None:
-    A = albumentations()  # noqa: N806
-    flips = [A.HorizontalFlip(), A.VerticalFlip()]
-    boxes = A.BboxParams("pascal_voc", label_fields=[])
-    for compose, reason in (
-        (A.Compose(flips, p=0.5), "probability of 0.5"),
-        (A.OneOf(flips), "OneOf of Albumentations is one step"),
-        (A.Compose(flips, bbox_params=boxes), "boxes or keypoints"),
-    ):
-        with pytest.raises(rk.ArgumentError, match=rf"{reason}.*final_transform=finish"):
-            rk.DataLoader(Arrays(compose, masks), 4, shuffle=True, reuse=rk.Refurbish(3))
 
 
 # Datasets of datasets.

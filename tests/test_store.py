@@ -16,18 +16,9 @@ from hypothesis import strategies as st
 from rekindle import ArgumentError
 from rekindle.reuse import Jpeg, Store
 from rekindle.reuse.cache import heap, memory_tier
+from stored import is_right, value_of
 
 KILOBYTE = 1 << 10
-
-
-def value_of(index, generation, nbytes=None):
-    """The one right value of (sample, generation): drawn with these as the key."""
-    nbytes = 500 + (index * 7919 + generation * 104729) % 3000 if nbytes is None else nbytes
-    return np.random.Philox(key=[index, generation]).random_raw(nbytes // 8).view(np.uint8)
-
-
-def is_right(value, index, generation):
-    return np.array_equal(value, value_of(index, generation))
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Several workers in the threads of one process: who shares one, and who is blamed when it dies."""
 
 import os
-import signal
-import sys
 import threading
 from collections import Counter
 from itertools import islice
@@ -12,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, Subset, default_collate, get_worker_info
+from torch.utils.data import Subset, default_collate, get_worker_info
 
 import rekindle as rk
-from covering import each_value
-from mortal import in_worker, kill, ready_workers
+from declared import Declared
+from mortal import ready_workers
 from rekindle.loader import settings
 from rekindle.run.threads_per_process import MOST_THREADS, threads_per_process
 from rekindle.run.unit_gate import ALONE, NOT_ALONE, UnitGate
@@ -25,21 +23,6 @@ from waiting import HANGS, eventually
 
 T = rk.transforms
 pytestmark = pytest.mark.timeout(120)
-
-
-class Declared(Dataset):
-    """Says that it releases the GIL and draws nothing, as native code does."""
-
-    releases_gil = draws_nothing = True
-
-    def __init__(self, size=64):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return torch.full((300,), index), index
 
 
 class WhoLoads(Declared):
@@ -219,102 +202,6 @@ class Holds(Declared):
 def test_one_worker_a_process_where_threads_could_be_seen(dataset, options):
     loader = rk.DataLoader(dataset, 8, num_workers=4, **options)
     assert loader.report().threads == 1
-
-
-# Deaths.
-
-
-class Deadly(Declared):
-    """One sample kills whoever loads it, while others are being loaded beside it."""
-
-    def __init__(self, deadly, how):
-        super().__init__(400)  # The next epoch's are not loaded beside this one's.
-        self.deadly, self.how = deadly, how
-
-    def __getitem__(self, index):
-        if index == self.deadly and in_worker():
-            threading.Event().wait(0.02)  # Time for others to begin.
-            if self.how is None:
-                sys.exit(3)
-            os.kill(os.getpid(), self.how)
-            threading.Event().wait()  # Another thread may be the one that gets the signal.
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize(
-    ("sample", "how"),
-    each_value([(0, 4), (29, 4), (29, 8)], [signal.SIGKILL, signal.SIGSEGV, None]),
-    ids=str,
-)
-def test_a_sample_that_kills_three_processes_is_named(sample, how):
-    deadly, workers = sample
-    loader = rk.DataLoader(Deadly(deadly, how), 16, num_workers=workers, seed=1)
-    seen = []
-
-    def train():
-        for _, index in loader:
-            seen.extend(index.tolist())
-
-    with pytest.raises(rk.WorkerError, match=rf"sample {deadly}\b.*killed 3 workers"):
-        train()
-    assert seen == list(range(deadly // 16 * 16))
-    assert loader.report().replaced_workers == 3
-
-
-class DiesOnce(Declared):
-    """Some samples end their process when they are loaded for the first time ever."""
-
-    def __init__(self, folder):
-        super().__init__(200)
-        self.folder = folder
-
-    def __getitem__(self, index):
-        mark = self.folder / str(index)
-        if index % 20 == 0 and in_worker() and not mark.exists():
-            mark.touch()
-            os._exit(3)
-        return super().__getitem__(index)
-
-
-def test_neighbours_of_what_kills_are_never_blamed(tmp_path):
-    """Of ten deaths, many samples have been beside one; none is an error, and none is lost."""
-    loader = rk.DataLoader(DiesOnce(tmp_path), 20, num_workers=4, seed=1)
-    assert torch.cat([index for _, index in loader]).tolist() == list(range(200))
-    assert 1 <= loader.report().replaced_workers <= 10
-    assert len(list(tmp_path.iterdir())) == 10
-
-
-@pytest.mark.parametrize(
-    ("how", "in_order"),
-    [
-        (signal.SIGKILL, True),
-        (signal.SIGKILL, False),
-        pytest.param(signal.SIGSTOP, True, marks=pytest.mark.slow),
-    ],
-)
-def test_all_processes_killed_at_once_cost_no_sample(how, in_order):
-    loader = rk.DataLoader(Declared(400), 8, num_workers=6, in_order=in_order, prefetch_factor=1)
-    iterator = iter(loader)
-    found = [next(iterator)]
-    for pid in ready_workers(iterator):
-        kill(pid, how)
-    found += list(iterator)
-    indices = torch.cat([index for _, index in found]).tolist()
-    assert (indices if in_order else sorted(indices)) == list(range(400))
-    assert all(bool((x == y[:, None]).all()) for x, y in found)
-    assert loader.report().replaced_workers == 2
-
-
-class DiesAtStart(Declared):
-    def __setstate__(self, state):
-        os._exit(7)
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_at_its_start_three_times_is_an_error():
-    loader = rk.DataLoader(DiesAtStart(), 8, num_workers=4, multiprocessing_context="spawn")
-    with pytest.raises(rk.WorkerError, match="before it could load anything"):
-        list(loader)
 
 
 # The parts by themselves.

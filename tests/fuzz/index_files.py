@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from fuzz.packed_files import read_all
+from hostile_packs import InMemory, small_tar
 from rekindle.core.directory import Directory
 from rekindle.errors import RekindleError
 from rekindle.fetch.packed import index_file
 from rekindle.fetch.packed.index_file import BLOCK, IndexFile, IndexLocation
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.packed.tar.index import index_tar
-from test_packed_hostile import InMemory, small_tar
 
 _LOCATION = IndexLocation(Directory(Path("/nowhere")), "a.tar.rkindex", {})
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fuzz.packed_files import read_all
+from hostile_packs import InMemory
 from rekindle.errors import RekindleError
 from rekindle.fetch.packed.hdf5.index import index_hdf5
 from rekindle.fetch.packed.hdf5.inspector import Inspector
 from rekindle.fetch.packed.source import Packed
-from test_packed_hostile import InMemory
 
 _FILE = bytes(range(256)) * 8
 _MOST_PRINTED = 30_000  # bytes: a pipe takes them without a reader

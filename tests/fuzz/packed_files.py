@@ -6,13 +6,13 @@ from contextlib import suppress
 import numpy as np
 
 from hostile.packed_mutations import BLOCK, feature, message, record, with_field
+from hostile_packs import InMemory, small_tar
 from rekindle.errors import RekindleError
 from rekindle.fetch.packed.lmdb.index import MAGIC, index_lmdb
 from rekindle.fetch.packed.record_index import Indexer, IndexSettings
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.packed.tar.index import index_tar
 from rekindle.fetch.packed.tfrecord.index import index_tfrecord
-from test_packed_hostile import InMemory, small_tar
 
 _MOST_SAMPLES = 100  # that are read of one file
 _EXAMPLE = [(1, 2, [feature(b"image/encoded", 1, b"\xff\xd8image"), feature(b"image/class/label", 3, 4)])]

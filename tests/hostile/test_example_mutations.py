@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from packed_mutations import Field, feature, message, mutated_example, record
 
+from hostile_packs import InMemory
 from rekindle.errors import RekindleError
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.packed.tfrecord.index import index_tfrecord
-from test_packed_hostile import InMemory
 
 
 def protobuf_sample(content: bytes) -> tuple[bytes, int] | None:

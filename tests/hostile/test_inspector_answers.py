@@ -8,11 +8,11 @@ import pytest
 
 import rekindle as rk
 from fuzz.inspector_answers import FakeProcess, answers
+from hostile_packs import InMemory
 from rekindle.errors import FormatError
 from rekindle.fetch.packed.hdf5.index import index_hdf5
 from rekindle.fetch.packed.hdf5.inspector import Inspector
 from rekindle.fetch.packed.hdf5.inspector_messages import checked_answer
-from test_packed_hostile import InMemory
 
 
 def inspect(printed: bytes, table: bytes = b"n") -> None:

@@ -28,6 +28,7 @@ from packed_mutations import (
 )
 from second_parser import digest
 
+from hostile_packs import InMemory, small_tar
 from packs import pack
 from rekindle.errors import DataError, FormatError, RekindleError
 from rekindle.fetch.byte_files import LocalFile
@@ -39,7 +40,6 @@ from rekindle.fetch.packed.hdf5.inspector import Inspector
 from rekindle.fetch.packed.lmdb.index import entries
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.packed.tar.index import index_tar, members
-from test_packed_hostile import InMemory, small_tar
 
 PREFIX = "prefix/of/it/"  # which tarfile believes also in headers that have none
 SECOND_PARSER = Path(__file__).with_name("second_parser.py")

@@ -1,0 +1,34 @@
+"""Samples put in a store, and how many of them are found."""
+
+import numpy as np
+
+SIZE = 60
+
+
+def value_of(index, generation, nbytes=None):
+    """The one right value of (sample, generation): drawn with these as the key."""
+    nbytes = 500 + (index * 7919 + generation * 104729) % 3000 if nbytes is None else nbytes
+    return np.random.Philox(key=[index, generation]).random_raw(nbytes // 8).view(np.uint8)
+
+
+def is_right(value, index, generation):
+    return np.array_equal(value, value_of(index, generation))
+
+
+def fill(store, generation=0, ids=range(SIZE)):
+    return [index for index in ids if store.put(index, generation, value_of(index, generation))]
+
+
+def check(store, generation=0):
+    """How many samples are found; every one that is found is right."""
+    found = 0
+    for index in range(SIZE):
+        value = store.get(index, generation)
+        if value is not None:
+            assert is_right(value, index, generation)
+            found += 1
+    return found
+
+
+def files(tmp_path):
+    return sorted(tmp_path.glob("*/*.segment"))
