@@ -38,7 +38,7 @@ ALONE = Path(__file__).parent / "alone"
 # Files that take longest: the last file to start should be a short one.
 FIRST = ("test_site", "test_examples", "test_closing", "test_against_torch", "test_combinations")
 # Files that import large libraries, which make every later fork of their process take longer.
-LAST = ("test_documentation", "test_timm_steps", "test_frameworks", "test_resumed_parts")
+LAST = ("test_documentation", "test_timm_steps", "test_frameworks", "test_accelerate", "test_resumed_parts")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,0 +1,139 @@
+"""Real Accelerate trains with our loader, and it stays ours."""
+
+import importlib
+import warnings
+
+import benchmarks.torchvision_on_cpu  # noqa: F401 - where Accelerate imports torchvision
+import pytest
+import torch
+
+import rekindle as rk
+from framework_loaders import OWN_ARGUMENTS, Line, Noisy, own_arguments
+from same import same
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _accelerate():
+    """Import it for these tests only: a process with all that it imports takes longer to fork."""
+    with warnings.catch_warnings():  # What it imports is not ours to mend.
+        warnings.simplefilter("ignore")
+        importlib.import_module("accelerate.data_loader")
+
+
+@pytest.fixture
+def accelerator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from accelerate import Accelerator
+
+        return Accelerator(cpu=True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_accelerate_hands_on_the_batches_of_our_engine(accelerator, num_workers):
+    arguments = {"batch_size": 8, "shuffle": True, "num_workers": num_workers, "seed": 3}
+    prepared = accelerator.prepare(rk.DataLoader(Line(), **arguments))
+    alone = rk.DataLoader(Line(), **arguments)
+    for _ in range(2):
+        assert same(list(prepared), list(alone))
+    assert len(prepared) == 4
+    assert prepared.report().batches == 8, "the batches came from another loader"
+
+
+def test_accelerate_keeps_our_arguments(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **OWN_ARGUMENTS))
+    assert isinstance(prepared, rk.DataLoader)
+    assert own_arguments(prepared) == OWN_ARGUMENTS
+
+
+def test_accelerate_keeps_our_bad_sample_policy(accelerator):
+    loader = rk.DataLoader(Line(bad=(5,)), batch_size=8, num_workers=2, on_error="skip", error_budget=0.1)
+    ids = torch.cat([batch[2] for batch in accelerator.prepare(loader)]).tolist()
+    assert sorted(ids) == [i for i in range(32) if i != 5]
+
+
+def test_accelerate_prepares_a_loader_only_once(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, seed=1))
+    assert accelerator.prepare(prepared) is prepared
+
+
+def test_accelerate_notices_the_last_batch(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(30), batch_size=8))
+    ends = [accelerator.gradient_state.end_of_dataloader for _ in prepared]
+    assert ends == [False, False, False, True]
+
+
+def test_accelerate_deals_our_order_to_its_processes():
+    from accelerate.data_loader import prepare_data_loader
+
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 5, "on_error": "skip"}
+    shares = [
+        prepare_data_loader(rk.DataLoader(Line(), **arguments), num_processes=2, process_index=rank)
+        for rank in range(2)
+    ]
+    assert all(isinstance(share, rk.DataLoader) for share in shares)
+    assert all((share.seed, share.on_error) == (5, "skip") for share in shares)
+    alone = rk.DataLoader(Line(), **arguments)
+    for _ in range(2):
+        batches = [batch[2] for batch in alone]
+        for rank, share in enumerate(shares):
+            assert same([batch[2] for batch in share], batches[rank::2])
+
+
+def test_accelerate_skips_batches_without_losing_our_arguments(accelerator):
+    from accelerate.data_loader import skip_first_batches
+
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **OWN_ARGUMENTS))
+    rest = skip_first_batches(prepared, 2)
+    assert own_arguments(rest) == OWN_ARGUMENTS
+    assert torch.cat([batch[2] for batch in rest]).tolist() == list(range(16, 32))
+
+
+@pytest.mark.parametrize("at", [(0, 2), (1, 3), (1, 4)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_accelerate_saves_where_our_loader_stands_and_resumes_there(tmp_path, at, shuffle):
+    """In a run that was given no seed, and counts its epochs from 0 again."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    def prepared():
+        configuration = DataLoaderConfiguration(use_stateful_dataloader=True)
+        accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+        return accelerator, accelerator.prepare(rk.DataLoader(Noisy(), batch_size=3, shuffle=shuffle))
+
+    accelerator, loader = prepared()
+    left = []
+    for epoch in range(3):
+        for step, batch in enumerate(loader, 1):
+            if (epoch, step) > at:
+                left.append(batch)
+            elif (epoch, step) == at:
+                accelerator.save_state(tmp_path)
+    accelerator, loader = prepared()
+    accelerator.load_state(tmp_path)
+    resumed = [batch for _ in range(3) for batch in loader]
+    assert same(resumed[: len(left)], left)
+
+
+def test_accelerate_leaves_torchs_own_loader_alone(accelerator):
+    accelerator.prepare(rk.DataLoader(Line(), batch_size=8))
+    theirs = accelerator.prepare(torch.utils.data.DataLoader(Line(), batch_size=8))
+    assert not isinstance(theirs, rk.DataLoader)
+    assert torch.cat([batch[2] for batch in theirs]).tolist() == list(range(32))
+
+
+def test_accelerate_trains_with_our_loader(accelerator):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    loader = rk.DataLoader(Line(), batch_size=8, shuffle=True, num_workers=2, seed=1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses = []
+    for _ in range(5):
+        for x, y, _ in loader:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert len(losses) == 20
+    assert losses[-1] < losses[0] / 10
