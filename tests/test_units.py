@@ -17,6 +17,7 @@ from rekindle.prepare.decode.decode import read_header
 from rekindle.prepare.decode.raw_units import read_raw_headers
 from rekindle.prepare.pipeline import Pipeline
 from rekindle.prepare.steps.antialiased_resize import resample
+from rekindle.prepare.unit_plan import Column
 from rekindle.prepare.unit_windows import bounds_of, find_boxes
 
 T = rk.transforms
@@ -31,7 +32,7 @@ def plan_of(**columns: Any) -> unit_plan.Plan:
     """A plan whose columns have these values, zero where none is given."""
     plan = np.zeros((len(next(iter(columns.values()))), unit_plan.COLUMNS), dtype=np.int64)
     for name, values in columns.items():
-        plan[:, getattr(unit_plan, name.upper())] = values
+        plan[:, Column[name.upper()]] = values
     return plan
 
 
@@ -49,14 +50,14 @@ def test_boxes_are_those_of_the_step(sizes, scale, ratio, seed):
     plan = plan_of(height=heights, width=widths)
     find_boxes(plan, uniforms, bounds_of(step), step.size, UNLIMITED)
     expected = [step.window(*size, row).box for size, row in zip(sizes, uniforms, strict=True)]
-    assert plan[:, unit_plan.TOP : unit_plan.BOX_WIDTH + 1].tolist() == [[*box] for box in expected]
+    assert plan[:, Column.TOP : Column.BOX_WIDTH + 1].tolist() == [[*box] for box in expected]
 
 
 def test_a_box_beyond_the_limit_is_left_to_the_step() -> None:
     step = T.RandomResizedCrop((10, 10), scale=(1, 1), ratio=(1, 1))
     plan = plan_of(height=[50, 20], width=[50, 20])
     find_boxes(plan, np.full((2, 4), 0.5), bounds_of(step), step.size, 10 * 20)
-    assert plan[:, unit_plan.SOURCE].tolist() == [-1, 0]
+    assert plan[:, Column.SOURCE].tolist() == [-1, 0]
 
 
 @settings(max_examples=100, deadline=None)
@@ -140,7 +141,7 @@ def test_raw_images_are_found_as_they_are_one_by_one(parts, most):
         except rk.DecodeError:
             header = None
         if header is None or header.decoder != "ppm":
-            assert row[unit_plan.SOURCE] == -1
+            assert row[Column.SOURCE] == -1
         else:
             assert row[:4] == [0, offset + header.start, header.height, header.width]
 

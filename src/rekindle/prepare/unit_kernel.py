@@ -21,21 +21,7 @@ from numpy.typing import NDArray
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
-from rekindle.prepare.unit_plan import (
-    BOX_HEIGHT,
-    BOX_WIDTH,
-    COLUMNS,
-    HEIGHT,
-    LEFT,
-    MIRRORED,
-    ROW,
-    SOURCE,
-    START,
-    TOP,
-    UPSIDE_DOWN,
-    WIDTH,
-    Plan,
-)
+from rekindle.prepare.unit_plan import COLUMNS, Column, Plan
 
 check_compiled_code()
 
@@ -108,20 +94,20 @@ def _write(
     ones, pairs, fours = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
     n8, n16, n32 = np.uint64(8), np.uint64(16), np.uint64(32)
     for n in range(plan.shape[0]):
-        if plan[n, SOURCE] != source:
+        if plan[n, Column.SOURCE] != source:
             continue
-        at, height, width = plan[n, START], plan[n, HEIGHT], plan[n, WIDTH]
+        at, height, width = plan[n, Column.START], plan[n, Column.HEIGHT], plan[n, Column.WIDTH]
         top, left, box_height, box_width = (
-            plan[n, TOP],
-            plan[n, LEFT],
-            plan[n, BOX_HEIGHT],
-            plan[n, BOX_WIDTH],
+            plan[n, Column.TOP],
+            plan[n, Column.LEFT],
+            plan[n, Column.BOX_HEIGHT],
+            plan[n, Column.BOX_WIDTH],
         )
         box_wide = (3 * box_width + 7) // 8
         possible = (at >= 0) & (at < pixels.size) & (width > 0) & (width <= pixels.size) & (height > 0)
         possible &= (box_height > 0) & (box_width > 0) & (top >= 0) & (left >= 0)
         possible &= (top <= height - box_height) & (left <= width - box_width)
-        possible &= (plan[n, ROW] >= 0) & (plan[n, ROW] < out.shape[0])
+        possible &= (plan[n, Column.ROW] >= 0) & (plan[n, Column.ROW] < out.shape[0])
         possible &= (half >= 8 * tall * box_wide) & (sums.size >= 3 * box_width)
         if not possible or height > (pixels.size - at) // (3 * width):
             return n
@@ -159,7 +145,7 @@ def _write(
                         row = image[begin : begin + length]
                         for x in range(length):
                             sums[x] = np.uint16(sums[x] + np.uint16(weight * np.uint16(row[x])))
-                begin = 8 * across * (new - 1 - y if of_columns and plan[n, MIRRORED] else y)
+                begin = 8 * across * (new - 1 - y if of_columns and plan[n, Column.MIRRORED] else y)
                 to = written[begin : begin + length]
                 for x in range(length):
                     to[x] = np.uint8(sums[x] >> np.uint16(8))
@@ -240,8 +226,8 @@ def _write(
         for c in range(3):
             for y in range(rows):
                 begin = 8 * (half + (8 * tall * c + y) * wide)
-                to_row = rows - 1 - y if plan[n, UPSIDE_DOWN] else y
-                _convert(read[begin : begin + columns], values, c, out[plan[n, ROW], c, to_row])
+                to_row = rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y
+                _convert(read[begin : begin + columns], values, c, out[plan[n, Column.ROW], c, to_row])
     return -1
 
 

@@ -27,18 +27,7 @@ from rekindle.prepare.steps.crop import RandomResizedCrop
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.image_step import ChanceStep
 from rekindle.prepare.steps.step import Step, Uniforms
-from rekindle.prepare.unit_plan import (
-    BOX_WIDTH,
-    COLUMNS,
-    HEIGHT,
-    MIRRORED,
-    ROW,
-    SOURCE,
-    START,
-    UPSIDE_DOWN,
-    WIDTH,
-    Plan,
-)
+from rekindle.prepare.unit_plan import COLUMNS, Column, Plan
 from rekindle.prepare.unit_windows import bounds_of, compile_boxes, find_boxes
 
 _NOTHING = np.empty((3, 0), dtype=np.uint8)  # to convert with
@@ -60,7 +49,7 @@ class UnitPipeline:
         self._uniforms, self._bounds = crop.uniforms, bounds_of(crop.step)
         self._flips = [
             (
-                MIRRORED if isinstance(flip.step, RandomHorizontalFlip) else UPSIDE_DOWN,
+                Column.MIRRORED if isinstance(flip.step, RandomHorizontalFlip) else Column.UPSIDE_DOWN,
                 flip.uniforms.start,
                 flip.step.p,
             )
@@ -86,25 +75,27 @@ class UnitPipeline:
                 f"{len(uniforms)} images of {self.size} pixels do not fit an array of {out.shape}"
             )
         plan = np.zeros((len(rows), COLUMNS), dtype=np.int64)
-        plan[:, ROW] = rows
+        plan[:, Column.ROW] = rows
         for column, number, p in self._flips:
-            plan[:, column] ^= uniforms[plan[:, ROW], number] < p
+            plan[:, column] ^= uniforms[plan[:, Column.ROW], number] < p
         return plan
 
     def _find_boxes(self, plan: Plan, uniforms: Uniforms) -> None:
-        find_boxes(plan, uniforms[plan[:, ROW], self._uniforms], self._bounds, self.size, self._limits.pixels)
+        find_boxes(
+            plan, uniforms[plan[:, Column.ROW], self._uniforms], self._bounds, self.size, self._limits.pixels
+        )
 
     def write_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
         """Write raw images straight from their files to `out`; returns the rows that this cannot do."""
         plan = self._plan(range(len(samples.files)), uniforms, out)
-        plan[:, SOURCE], plan[:, START] = samples.files, samples.offsets
+        plan[:, Column.SOURCE], plan[:, Column.START] = samples.files, samples.offsets
         for number, file in samples.memory.items():
             read_raw_headers(file, number, plan, samples.lengths, self._limits.pixels)
         self._find_boxes(plan, uniforms)
-        widest = int(plan[:, BOX_WIDTH].max(initial=0))
+        widest = int(plan[:, Column.BOX_WIDTH].max(initial=0))
         for number, file in samples.memory.items():
             unit_kernel.write_boxes(file, number, plan, self._values, out, widest)
-        left: list[int] = np.flatnonzero(plan[:, SOURCE] < 0).tolist()
+        left: list[int] = np.flatnonzero(plan[:, Column.SOURCE] < 0).tolist()
         return left
 
     def write(
@@ -113,8 +104,8 @@ class UnitPipeline:
         """Write images to these rows of `out`; returns the numbers of those that this cannot do."""
         headers = [_header(data, self._limits) for data in stored]
         plan = self._plan(rows, uniforms, out)
-        plan[:, HEIGHT : WIDTH + 1] = [header[:2] for header in headers]
-        plan[:, SOURCE] = range(len(stored))
+        plan[:, Column.HEIGHT : Column.WIDTH + 1] = [header[:2] for header in headers]
+        plan[:, Column.SOURCE] = range(len(stored))
         self._find_boxes(plan, uniforms)
         left = []
         for number, (source, _, height, _, *numbers) in enumerate(plan.tolist()):
@@ -127,9 +118,9 @@ class UnitPipeline:
             else:
                 pixels, found = decode_box(headers[number], data, box, self.size)
                 if found is not box:
-                    plan[number, HEIGHT : BOX_WIDTH + 1] = *pixels.shape[:2], *found
+                    plan[number, Column.HEIGHT : Column.BOX_WIDTH + 1] = *pixels.shape[:2], *found
                 elif len(pixels) != height:
-                    plan[number, HEIGHT] = len(pixels)
+                    plan[number, Column.HEIGHT] = len(pixels)
             unit_kernel.write_boxes(pixels.reshape(-1), number, plan, self._values, out, box[3])
         return left
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -9,18 +10,21 @@ from numpy.typing import NDArray
 
 Plan: TypeAlias = NDArray[np.int64]
 
-# Its columns. Which memory a sample's pixels are in (−1: none is known), and where they start there.
-SOURCE: Final = 0
-START: Final = 1
-# The image's size; the box that is wanted of it; its flips.
-HEIGHT: Final = 2
-WIDTH: Final = 3
-TOP: Final = 4
-LEFT: Final = 5
-BOX_HEIGHT: Final = 6
-BOX_WIDTH: Final = 7
-MIRRORED: Final = 8
-UPSIDE_DOWN: Final = 9
-# The row of the result that it is written to.
-ROW: Final = 10
-COLUMNS: Final = 11
+
+class Column(IntEnum):
+    """What the columns of a plan hold."""
+
+    SOURCE = 0  # which memory a sample's pixels are in; −1: none is known
+    START = 1  # where they start there
+    HEIGHT = 2  # of the image
+    WIDTH = 3
+    TOP = 4  # of the box that is wanted of it
+    LEFT = 5
+    BOX_HEIGHT = 6
+    BOX_WIDTH = 7
+    MIRRORED = 8
+    UPSIDE_DOWN = 9
+    ROW = 10  # of the result, that it is written to
+
+
+COLUMNS: Final = len(Column)

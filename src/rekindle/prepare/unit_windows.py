@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rekindle.core.compiled_code import kernel
 from rekindle.prepare.steps.crop import ATTEMPTS, RandomResizedCrop
 from rekindle.prepare.steps.step import Uniforms
-from rekindle.prepare.unit_plan import BOX_HEIGHT, BOX_WIDTH, HEIGHT, LEFT, SOURCE, TOP, WIDTH, Plan
+from rekindle.prepare.unit_plan import Column, Plan
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
@@ -67,9 +67,9 @@ def _find_boxes(
     b30, b27, b31, b11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
     smallest, largest, narrowest, widest = bounds[0], bounds[1], bounds[2], bounds[3]
     for n in range(plan.shape[0]):
-        if plan[n, SOURCE] < 0:
+        if plan[n, Column.SOURCE] < 0:
             continue
-        height, width = plan[n, HEIGHT], plan[n, WIDTH]
+        height, width = plan[n, Column.HEIGHT], plan[n, Column.WIDTH]
         area, shape = uniforms[n, 0], uniforms[n, 1]
         state = np.uint64(0)
         found = False
@@ -104,7 +104,7 @@ def _find_boxes(
             elif width / height > bounds[5]:
                 box_width = max(int(np.rint(height * bounds[5])), 1)
             top, left = (height - box_height) // 2, (width - box_width) // 2
-        plan[n, TOP], plan[n, LEFT] = top, left
-        plan[n, BOX_HEIGHT], plan[n, BOX_WIDTH] = box_height, box_width
+        plan[n, Column.TOP], plan[n, Column.LEFT] = top, left
+        plan[n, Column.BOX_HEIGHT], plan[n, Column.BOX_WIDTH] = box_height, box_width
         if new_height * max(box_width, new_width) > most_pixels:
-            plan[n, SOURCE] = -1
+            plan[n, Column.SOURCE] = -1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import kernel
-from rekindle.prepare.unit_plan import HEIGHT, SOURCE, START, WIDTH, Plan
+from rekindle.prepare.unit_plan import Column, Plan
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
@@ -46,10 +46,10 @@ def _read_headers(
     file: NDArray[np.uint8], source: int, plan: Plan, lengths: NDArray[np.int64], most_pixels: int
 ) -> None:
     for n in range(plan.shape[0]):
-        if plan[n, SOURCE] != source:
+        if plan[n, Column.SOURCE] != source:
             continue
-        plan[n, SOURCE] = -1
-        at, length = plan[n, START], lengths[n]
+        plan[n, Column.SOURCE] = -1
+        at, length = plan[n, Column.START], lengths[n]
         if not (0 <= at <= file.size and 11 <= length <= file.size - at):
             continue
         end = at + min(length, _HEADER)
@@ -78,5 +78,6 @@ def _read_headers(
         ):
             continue
         at += 4
-        if at + 3 * height * width <= plan[n, START] + length:
-            plan[n, SOURCE], plan[n, START], plan[n, HEIGHT], plan[n, WIDTH] = source, at, height, width
+        if at + 3 * height * width <= plan[n, Column.START] + length:
+            plan[n, Column.SOURCE], plan[n, Column.START] = source, at
+            plan[n, Column.HEIGHT], plan[n, Column.WIDTH] = height, width
