@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,10 +34,15 @@ def _module(path: Path) -> str:
 MODULES = {_module(path) for path in SOURCES}
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _imports(path: Path) -> Iterator[str]:
     """The modules of this package that a file imports, also those that it names in strings."""
     package = path.relative_to(ROOT.parent).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -84,7 +90,7 @@ def test_module_names_are_never_put_together() -> None:
     """An f-string such as f"rekindle.{name}" would be an import that nothing sees."""
     hidden = []
     for path in SOURCES:
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.JoinedStr)]
+        nodes = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.JoinedStr)]
         texts = [ast.unparse(node) for node in nodes]
         hidden += [(_name(path), text) for text in texts if re.match(r"f['\"]rekindle\.", text)]
     assert not hidden
@@ -97,7 +103,7 @@ def test_no_imports_go_in_circles() -> None:
 
 def _imports_when_loaded(path: Path) -> Iterator[str]:
     """What is imported when a file itself is: not within functions, nor for type checkers only."""
-    for node in ast.parse(path.read_text()).body:
+    for node in _tree(path).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rekindle"):
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
@@ -123,7 +129,7 @@ def test_no_file_holds_more_than_one_idea_can_need() -> None:
 
 
 def test_what_has_a_type_is_not_any() -> None:
-    names = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))
+    names = (node for path in SOURCES for node in ast.walk(_tree(path)))
     found = sum(isinstance(node, ast.Name) and node.id == "Any" for node in names)
     assert 0 < found <= MOST_ANY
 

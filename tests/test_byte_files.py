@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import ENDINGS, pack
 from rekindle.errors import FormatError
 from rekindle.fetch import open_source

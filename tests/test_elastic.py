@@ -5,25 +5,12 @@ import random
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 import rekindle as rk
+from rank_loaders import Drawn, loaders_of
 
 SIZE, WORLDS = 120, range(1, 13)
 PAIRS = [[number, number + 1] for number in range(0, 24, 2)]  # of near-duplicates
-
-
-class Drawn(Dataset):
-    """Samples that show their view: what each draws."""
-
-    def __init__(self, size=SIZE):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return index, torch.rand(())
 
 
 def finish(sample):
@@ -48,10 +35,7 @@ FEATURES = {
 
 
 def ranks(world, batch_size, feature, size=SIZE, **arguments):
-    return [
-        rk.DataLoader(Drawn(size), batch_size, seed=5, shard=(rank, world), **FEATURES[feature], **arguments)
-        for rank in range(world)
-    ]
+    return loaders_of(world, Drawn(size), batch_size, seed=5, **FEATURES[feature], **arguments)
 
 
 def step_by_step(loaders):
@@ -61,10 +45,7 @@ def step_by_step(loaders):
 
 
 def resumed(state, world, batch_size, feature, size=SIZE, **arguments):
-    loaders = ranks(world, batch_size, feature, size, **arguments)
-    for loader in loaders:
-        loader.load_state_dict(state)
-    return loaders
+    return ranks(world, batch_size, feature, size, state=state, **arguments)
 
 
 @pytest.mark.parametrize("before", WORLDS)
@@ -166,7 +147,7 @@ def test_all_ranks_save_the_same():
 
 
 def test_a_run_without_ranks_goes_on_with_some_and_back():
-    alone = rk.DataLoader(Drawn(), 12, shuffle=True, seed=5)
+    alone = rk.DataLoader(Drawn(SIZE), 12, shuffle=True, seed=5)
     steps = (sorted(zip(*(part.tolist() for part in batch), strict=True)) for batch in alone)
     begun, state = list(itertools.islice(steps, 3)), alone.state_dict()
     left = list(steps)
@@ -174,7 +155,7 @@ def test_a_run_without_ranks_goes_on_with_some_and_back():
     loaders = resumed(state, 3, 4, "shuffled")
     together = step_by_step(loaders)
     assert list(itertools.islice(together, 2)) == left[:2]
-    again = rk.DataLoader(Drawn(), 12, shuffle=True, seed=5)
+    again = rk.DataLoader(Drawn(SIZE), 12, shuffle=True, seed=5)
     again.load_state_dict(loaders[1].state_dict())
     assert [sorted(zip(*(part.tolist() for part in batch), strict=True)) for batch in again] == left[2:]
 
@@ -182,7 +163,7 @@ def test_a_run_without_ranks_goes_on_with_some_and_back():
 def test_whole_batches_that_are_repeated_go_on_only_with_the_same_ranks():
     def loader(rank, world):
         return rk.DataLoader(
-            Drawn(), 4, shuffle=True, seed=5, reuse=rk.Echo(2, after="batch"), shard=(rank, world)
+            Drawn(SIZE), 4, shuffle=True, seed=5, reuse=rk.Echo(2, after="batch"), shard=(rank, world)
         )
 
     first = loader(1, 2)

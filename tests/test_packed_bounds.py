@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import pack
 from rekindle.errors import DataError, FormatError
 from rekindle.fetch.byte_files import LocalFile

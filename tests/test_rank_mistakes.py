@@ -4,28 +4,17 @@ import itertools
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 import rekindle as rk
+from rank_loaders import Drawn, Numbers, loaders_of
 from rank_processes import run_ranks
 
 SIZE = 48
 
 
-class Numbers(Dataset):
-    def __init__(self, size=SIZE):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return index
-
-
 def make_loader(**arguments):
     given = {"batch_size": 4, "shuffle": True, "seed": 3, "shard": "ranks"}
-    return rk.DataLoader(Numbers(), **{**given, **arguments})
+    return rk.DataLoader(Numbers(SIZE), **{**given, **arguments})
 
 
 def _other_states(rank):
@@ -79,16 +68,6 @@ def test_ranks_that_would_load_something_else_are_named(mistake):
     assert run_ranks(mistake, 2, seconds=2 if mistake is _other_length else 30) == [True, True]
 
 
-def _stream(rank):
-    datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_dict({"x": list(range(SIZE))}).to_iterable_dataset(num_shards=4)
-    return [int(one) for batch in rk.DataLoader(rows, 4, shard="ranks", seed=0) for one in batch["x"]]
-
-
-def test_ranks_of_a_group_share_a_stream():
-    assert sorted(one for share in run_ranks(_stream, 2) for one in share) == list(range(SIZE))
-
-
 def test_out_of_order_a_state_within_an_epoch_is_that_of_one_rank():
     def loader(rank, world=2):
         return make_loader(shard=(rank, world), in_order=False, num_workers=1)
@@ -115,14 +94,11 @@ def _same(value):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_substituted_near_duplicates_go_on_with_other_ranks(drop_last):
-    def loaders(world, batch_size):
-        return [
-            make_loader(
-                shard=(rank, world), batch_size=batch_size, drop_last=drop_last, final_transform=_same,
-                redundancy=rk.Redundancy(GROUPS, "replace"), reuse=rk.Refurbish(2),
-            )
-            for rank in range(world)
-        ]  # fmt: skip
+    def loaders(world, batch_size, state=None):
+        return loaders_of(
+            world, Numbers(SIZE), batch_size, state, shuffle=True, seed=3, drop_last=drop_last,
+            final_transform=_same, redundancy=rk.Redundancy(GROUPS, "replace"), reuse=rk.Refurbish(2),
+        )  # fmt: skip
 
     def together(ranks, steps=None):
         return [
@@ -134,21 +110,15 @@ def test_substituted_near_duplicates_go_on_with_other_ranks(drop_last):
         together(ranks)
     wanted = together(whole)
     assert together(begun, 3) == wanted[:3]
-    after = loaders(4, 2)
-    for loader in after:
-        loader.load_state_dict(begun[1].state_dict())
-    assert together(after) == wanted[3:]
+    assert together(loaders(4, 2, begun[1].state_dict())) == wanted[3:]
 
 
 def test_dropped_samples_leave_the_views_of_an_epoch_that_others_go_on_with():
-    def loaders(world, batch_size):
-        return [
-            rk.DataLoader(
-                Drawn(), batch_size, shuffle=True, seed=3, shard=(rank, world), drop_last=True,
-                reuse=rk.Refurbish(3), final_transform=_same,
-            )
-            for rank in range(world)
-        ]  # fmt: skip
+    def loaders(world, batch_size, state=None):
+        return loaders_of(
+            world, Drawn(SIZE), batch_size, state, shuffle=True, seed=3, drop_last=True,
+            reuse=rk.Refurbish(3), final_transform=_same,
+        )  # fmt: skip
 
     def views(ranks, steps=None):
         batches = [batch for step in itertools.islice(zip(*ranks, strict=True), steps) for batch in step]
@@ -158,14 +128,4 @@ def test_dropped_samples_leave_the_views_of_an_epoch_that_others_go_on_with():
     views(whole), views(begun)
     wanted, seen = views(whole), views(begun, 2)
     for world in (1, 3):
-        after = loaders(world, 5)
-        for loader in after:
-            loader.load_state_dict(begun[0].state_dict())
-        assert seen | views(after) <= wanted
-
-
-class Drawn(Numbers):
-    """Samples that show their view: what each draws."""
-
-    def __getitem__(self, index):
-        return index, torch.rand(())
+        assert seen | views(loaders(world, 5, begun[0].state_dict())) <= wanted

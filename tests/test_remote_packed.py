@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from rekindle.fetch import writer_for
 from rekindle.fetch.remote.header_reader import HeaderReader
 from rekindle.fetch.remote.object_store import RemoteObject

@@ -1,4 +1,4 @@
-"""A Hugging Face stream goes on with another number of workers: no sample is lost or repeated."""
+"""A Hugging Face stream is shared by ranks, resumes exactly, and goes on with another number of workers."""
 
 from itertools import islice
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import rekindle as rk
+from rank_processes import run_ranks
 from resumable import through_a_file
 
 SAMPLES = 53
@@ -182,3 +183,40 @@ def test_what_are_not_the_states_of_all_ranks_is_refused() -> None:
         loader.load_state_dict([*states[:2], {**states[2], "stream_of": "rank 5 of 3"}])
     with pytest.raises(rk.StateError, match="one rank's state is enough"):
         rk.DataLoader(range(9)).load_state_dict([])
+
+
+@pytest.mark.parametrize(("workers", "shuffle"), [(0, False), (0, True), (2, False)])
+def test_a_stream_of_hugging_face_resumes_exactly_also_from_its_shuffle_buffer(
+    workers: int, shuffle: bool
+) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def make() -> rk.DataLoader[Any]:
+        rows = datasets.Dataset.from_dict({"value": list(range(40))})
+        stream = rows.to_iterable_dataset(num_shards=4)
+        stream = stream.shuffle(seed=2, buffer_size=7) if shuffle else stream
+        return rk.DataLoader(stream, 3, num_workers=workers, seed=1)
+
+    loader = make()
+    straight, states = [], [loader.state_dict()]
+    for batch in loader:
+        straight.append(batch["value"].tolist())
+        states.append(loader.state_dict())
+    states.append(loader.state_dict())  # between two epochs
+    for step in (0, 1, 4, len(straight) - 1, len(straight), len(straight) + 1):
+        resumed = make()
+        resumed.load_state_dict(through_a_file(states[step]))
+        if step <= len(straight):
+            assert [batch["value"].tolist() for batch in resumed] == straight[step:], step
+        assert [batch["value"].tolist() for batch in resumed] == straight, step
+        resumed.close()
+
+
+def _share_of_a_group(rank: int) -> list[int]:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"x": list(range(48))}).to_iterable_dataset(num_shards=4)
+    return [int(one) for batch in rk.DataLoader(rows, 4, shard="ranks", seed=0) for one in batch["x"]]
+
+
+def test_ranks_of_a_group_share_a_stream() -> None:
+    assert sorted(one for share in run_ranks(_share_of_a_group, 2) for one in share) == list(range(48))

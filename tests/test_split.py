@@ -12,6 +12,7 @@ from PIL import Image
 from torch.utils.data import Dataset, Subset
 
 import rekindle as rk
+from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import pack
 from photographs import photographs
 from rekindle.reuse.layers import end_of, layers_of

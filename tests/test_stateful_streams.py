@@ -278,30 +278,3 @@ def test_an_echoed_stateful_stream_cannot_be_saved_in_a_later_epoch() -> None:
     list(loader)
     with pytest.raises(rk.StateError, match="a later epoch cannot be saved"):
         loader.state_dict()
-
-
-@pytest.mark.parametrize(("workers", "shuffle"), [(0, False), (0, True), (2, False)])
-def test_a_stream_of_hugging_face_resumes_exactly_also_from_its_shuffle_buffer(
-    workers: int, shuffle: bool
-) -> None:
-    datasets = pytest.importorskip("datasets")
-
-    def make() -> rk.DataLoader[Any]:
-        rows = datasets.Dataset.from_dict({"value": list(range(40))})
-        stream = rows.to_iterable_dataset(num_shards=4)
-        stream = stream.shuffle(seed=2, buffer_size=7) if shuffle else stream
-        return rk.DataLoader(stream, 3, num_workers=workers, seed=1)
-
-    loader = make()
-    straight, states = [], [loader.state_dict()]
-    for batch in loader:
-        straight.append(batch["value"].tolist())
-        states.append(loader.state_dict())
-    states.append(loader.state_dict())  # between two epochs
-    for step in (0, 1, 4, len(straight) - 1, len(straight), len(straight) + 1):
-        resumed = make()
-        resumed.load_state_dict(through_a_file(states[step]))
-        if step <= len(straight):
-            assert [batch["value"].tolist() for batch in resumed] == straight[step:], step
-        assert [batch["value"].tolist() for batch in resumed] == straight, step
-        resumed.close()

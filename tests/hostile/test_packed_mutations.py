@@ -231,10 +231,17 @@ def hdf5_file(layout: str, libver: str) -> bytes:
     return content.getvalue()
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[Inspector]:
+    """One for all tests: starting it takes longer than they do."""
+    made = Inspector()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def our_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], str]]:
+def our_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Inspector) -> Callable[[bytes], str]:
     monkeypatch.setattr(inspector, "CPU_SECONDS", 0.2)
-    process = Inspector()
 
     def read(data: bytes) -> str:
         (tmp_path / "a.h5").write_bytes(data)
@@ -255,8 +262,7 @@ def our_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
             return ""
         return digest(found)
 
-    yield read
-    process.close()
+    return read
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
