@@ -203,6 +203,10 @@ def test_a_file_that_vanishes_is_named_and_can_be_left_out(
         (["pack", "a", "b.tar", "--shard", "4"], "does not take '--shard'. Did you mean --shards?"),
         (["pack", "a", "b.tar", "--resise=4"], "does not take '--resise'. Did you mean --resize?"),
         (["verify", "a", "--nothing"], "does not take '--nothing'. See rekindle verify --help."),
+        (
+            ["info", "a-0.tar", "a-1.tar"],
+            "does not take 'a-1.tar'. Give many files as one pattern",
+        ),
         (["verify", "a", "--workers", "two"], "a positive integer, but got 'two'"),
         (["pak", "a", "b.tar"], "invalid choice: 'pak' (choose from 'pack'"),
     ],

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from torch.utils.data import Dataset
 
 import rekindle as rk
 from rekindle.tools.cli import main
@@ -97,3 +99,33 @@ def test_a_refused_pack_leaves_no_working_folder(images: Path, tmp_path: Path) -
         rk.pack(images, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train", "x.tar"]
     assert target.read_bytes() == b"something else"
+
+
+def test_what_is_no_path_is_named(tmp_path: Path) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"path is 3\. Give a folder"):
+        rk.open(3)  # type: ignore[arg-type]
+    with pytest.raises(rk.DataError, match=r"no files that end in .*\.jpg"):
+        rk.open(tmp_path)
+
+
+def test_a_whole_checkpoint_is_told_from_a_loaders_state() -> None:
+    loader = rk.DataLoader(list(range(8)))
+    with pytest.raises(rk.StateError, match=r"the keys 'model', 'loader'\. .* give the loader's part of it"):
+        loader.load_state_dict({"model": {}, "loader": loader.state_dict()})
+    with pytest.raises(rk.StateError, match="Make the loader with the same shuffle= or sampler="):
+        rk.DataLoader(list(range(8)), shuffle=True).load_state_dict(loader.state_dict())
+
+
+def test_a_transform_that_cannot_be_split_is_named() -> None:
+    class Transformed(Dataset[int]):
+        def __init__(self) -> None:
+            self.transform = torch.nn.Sequential()
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(rk.ArgumentError, match="its transform, a Sequential, is no Compose"):
+        rk.DataLoader(Transformed(), shuffle=True, reuse=rk.Refurbish(3))

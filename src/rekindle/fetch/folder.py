@@ -183,10 +183,14 @@ def from_folders(
     if not classes and unlabelled and len(files):
         return [], np.full(len(files), -1, dtype=np.int64), files
     if not classes:
-        found = f"{len(files):,} images" if len(files) else f"no files that end in {', '.join(extensions)}"
+        if not len(files):
+            raise DataError(
+                f"{str(root)!r} has no class folders, and no files that end in {', '.join(extensions)}."
+            )
         raise DataError(
-            f"{str(root)!r} has no class folders and no labels, but {found}. Put the images of each class "
-            "into a folder of its own, or give labels= (a CSV or JSON file of names and labels)."
+            f"{str(root)!r} has no class folders and no labels, but {len(files):,} images. "
+            "Put those of each class into a folder of its own, or give labels= (a CSV or JSON file of names "
+            "and labels)."
         )
     number_of = {os.fsencode(name): number for number, name in enumerate(classes)}
     order: list[list[bytes]] = [[] for _ in classes]

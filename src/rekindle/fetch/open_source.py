@@ -57,6 +57,10 @@ def open_source(
             f"labels={labels!r:.80}: expected the path of a labels file or a mapping of file names to labels."
         )
     given = {name: value for name, value in (options or {}).items() if value is not None}
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            f"path is {path!r}. Give a folder, a file, a pattern or a URL, as a string or Path."
+        )
     text = os.fspath(path)
     if is_url(text):
         files = packed_files(text, remote or RemoteOptions())

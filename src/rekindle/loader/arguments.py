@@ -27,6 +27,7 @@ OWN = (
     "batch_transform", "importance", "redundancy", "native", "shard",
 )  # fmt: skip
 _EXECUTORS = ("auto", "threads", "processes")
+_ON_ERROR = ("raise", "skip", "substitute")
 
 
 def order_kind(is_iterable: bool, follows_sampler: bool, shuffle: bool) -> OrderKind:
@@ -46,9 +47,8 @@ def check(seed: object, executor: object, on_error: object, error_budget: object
         raise ArgumentError(f"seed must be an integer from 0 to 2**63 - 1 or None, but got {seed!r}")
     if not isinstance(executor, Ray) and executor not in _EXECUTORS:
         raise ArgumentError(f"executor must be rekindle.Ray(…) or one of {_EXECUTORS}, but got {executor!r}")
-    for name, value, known in (("on_error", on_error, ("raise", "skip", "substitute")),):
-        if value not in known:
-            raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
+    if on_error not in _ON_ERROR:
+        raise ArgumentError(f"on_error must be one of {_ON_ERROR}, but got {on_error!r}")
     if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
         raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
     if order is OrderKind.ITERABLE and on_error != "raise":
@@ -98,7 +98,7 @@ def check_workers(num_workers: object) -> None:
         operator.index(num_workers)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError(
-            f"num_workers is {num_workers!r}. Give an integer: 0 loads in this process, 2 or more beside it."
+            f"num_workers is {num_workers!r}. Give an integer: 0 loads in this process, others beside it."
         ) from None
 
 

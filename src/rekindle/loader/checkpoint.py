@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sized
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ _MOST_SEED = 2**63 - 1
 STREAM_PART = "stream_of"  # which rank's part of a stream; not there without shard=
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
+_ARGUMENTS = {"dataset_size": "dataset", "order": "shuffle= or sampler="}  # that a field follows from
 Identity: TypeAlias = dict[str, int | str | None]
 
 
@@ -92,6 +94,12 @@ def check_version(state: object, path: str = "") -> StateFields:
     """The fields of a state; StateError if it is none that `save` made."""
     fields = StateFields(state, path)
     version = state.get("version") if isinstance(state, dict) else None
+    if isinstance(state, dict) and version is None:
+        raise StateError(
+            "version: expected what state_dict() of a loader gives, but got a dictionary with the keys "
+            f"{', '.join(map(shown, islice(state, 5)))}. If it is a whole checkpoint, give "
+            "the loader's part of it."
+        )
     if type(version) is not int or version != _VERSION:
         raise StateError(
             f"version: expected a state of version {_VERSION}, as state_dict() gives, "
@@ -117,11 +125,11 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
     for name, here in identity.items():
         if name in may_differ or name == STREAM_PART:
             continue
-        saved = fields.get(name)
+        saved, argument = fields.get(name), _ARGUMENTS.get(name, name)
         if type(saved) is not type(here) or saved != here:
             raise StateError(
                 f"{name}: the state was saved with {name}={shown(saved)}, this loader has {here!r}. "
-                f"Make the loader with the same {name}, or start from scratch without load_state_dict."
+                f"Make the loader with the same {argument}, or start from scratch without load_state_dict."
             )
     part = fields.get(STREAM_PART) if STREAM_PART in fields.names() else None
     part_here = identity.get(STREAM_PART)

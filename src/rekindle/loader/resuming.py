@@ -67,7 +67,8 @@ def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:
     if settings.executor == "threads" or not deals_itself_out(to_load, settings.reuse.iterable_view()):
         raise StateError(
             f"expected what state_dict() gives, but got a list of {len(saved)}: that is for a stream of "
-            "Hugging Face's datasets, read by processes. Of any other dataset, one rank's state is enough."
+            "Hugging Face's datasets, read by processes. Of a map-style dataset, one rank's state is "
+            "enough; of any other stream, give each rank its own."
         )
     is_own = is_stateful(settings.dataset)
     return stream_ranks.for_rank(saved, settings.shard, settings.num_workers, is_stateful=is_own)

@@ -97,7 +97,10 @@ def look_into(dataset: Dataset) -> tuple[ForeignImages | None, list[str]]:
         kind = type(dataset)
         known = f"{kind.__module__}.{kind.__qualname__}"
         own = "" if whose == known else f" (its __getitem__ is that of {whose})"
-        return None, [f"{known}{own} is no dataset of torchvision's or timm's that is known here"]
+        return None, [
+            f"{known}{own} is no dataset of torchvision's or timm's that is known here "
+            "(rekindle.open reads folders of images natively)"
+        ]
     transform, target_transform = dataset.transform, dataset.target_transform
     joint = getattr(dataset, "transforms", None)
     if joint is not None and _name(type(joint)) != "torchvision.datasets.vision.StandardTransform":

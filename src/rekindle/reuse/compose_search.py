@@ -170,7 +170,9 @@ def _held_by(value: object) -> dict[str, Compose]:
 def _judged(dataset: object, found: dict[str, Compose]) -> FoundCompose:
     kind = type(dataset).__name__
     if not found:
-        return FoundCompose(None, f"{kind} has no steps between which it can be split")
+        transform = getattr(dataset, "__dict__", {}).get("transform")
+        is_one = "" if transform is None else f": its transform, a {type(transform).__name__}, is no Compose"
+        return FoundCompose(None, f"{kind} has no steps between which it can be split{is_one}")
     compose = next(iter(found.values()))
     if any(one is not compose for one in found.values()):
         return FoundCompose(None, f"{kind} applies several pipelines ({', '.join(found)})")

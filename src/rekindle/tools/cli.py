@@ -95,6 +95,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         first = unknown[0].partition("=")[0]
         near = difflib.get_close_matches(first, parsed.options, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"See rekindle {parsed.command} --help."
+        if not first.startswith("-"):
+            hint = "Give many files as one pattern, in quotes, as 'train-*.tar'."
         parser.exit(MISUSED, f"rekindle: {parsed.command} does not take {first!r}. {hint}\n")
     return parsed
 
