@@ -111,19 +111,19 @@ def test_lightning_saves_where_the_loader_stands_and_resumes_there(trainer_of):
 
 
 class SavesAt:
-    """A callback that saves a checkpoint, after a batch of the first epoch or at its end, and stops."""
+    """A callback that saves a checkpoint, after a batch of an epoch or at its end, and stops."""
 
-    def __new__(cls, at, path):
+    def __new__(cls, at, path, epoch=0):
         import lightning
 
         class Saves(lightning.Callback):
             def on_train_batch_end(self, trainer, module, outputs, batch, step):
-                if step + 1 == at:
+                if step + 1 == at and trainer.current_epoch == epoch:
                     trainer.save_checkpoint(path)
                     raise KeyboardInterrupt
 
             def on_train_epoch_end(self, trainer, module):
-                if at == "the end":
+                if at == "the end" and trainer.current_epoch == epoch:
                     trainer.save_checkpoint(path)
                     trainer.should_stop = True
 
@@ -146,6 +146,25 @@ def test_lightning_resumes_our_loader_from_its_own_checkpoints(trainer_of, tmp_p
     trainer_of(max_epochs=3).fit(resumed, loader(), ckpt_path=path)
     alone = rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=int(begun.seed))
     assert first.seen + resumed.seen == [(epoch, batch[2].tolist()) for epoch in range(3) for batch in alone]
+
+
+@pytest.mark.parametrize("at", [1, 2, "the end"])
+def test_lightning_resumes_the_epoch_of_a_distributed_sampler(trainer_of, tmp_path, at):
+    """Which it tells the sampler only after it has asked the loader for an iterator."""
+
+    def loader():
+        sampler = DistributedSampler(Line(), num_replicas=2, rank=1, seed=3)
+        return rk.DataLoader(Line(), batch_size=8, sampler=sampler, seed=9)
+
+    path = tmp_path / "checkpoint"
+    whole, first, resumed = line_to_fit(), line_to_fit(), line_to_fit()
+    trainer_of(max_epochs=3, use_distributed_sampler=False).fit(whole, loader())
+    with contextlib.suppress(SystemExit):
+        saves = SavesAt(at, path, epoch=1)
+        trainer_of(max_epochs=3, use_distributed_sampler=False, callbacks=[saves]).fit(first, loader())
+    trainer_of(max_epochs=3, use_distributed_sampler=False).fit(resumed, loader(), ckpt_path=path)
+    assert len({str(ids) for _, ids in whole.seen}) == len(whole.seen) == 6
+    assert first.seen + resumed.seen == whole.seen
 
 
 def test_lightning_goes_on_with_a_loader_that_its_checkpoint_does_not_fit(trainer_of, tmp_path):

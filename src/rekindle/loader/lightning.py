@@ -12,6 +12,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.errors import StateError
 from rekindle.loader.checkpoint import State
 
@@ -63,9 +64,13 @@ def _resume(loop: Any, states: list[State], *, is_loaded: bool) -> None:
         if not is_loaded and not _load(loader, state, loop.epoch_progress.current.processed):
             continue
         position = loader._progress.position
+        epoch = position.epoch
         # Without a length (`inf`), Lightning has asked for one batch more, and got the end.
         if limit != float("inf") and position.step + len(position.ahead) >= min(limit, len(loader)):
             iter(loader)  # and drop it, as Lightning does with an epoch that is over
+            epoch += 1
+        if callable(getattr(epoch_sampler(loader._sampler_to_set), "set_epoch", None)):
+            loader.set_epoch(epoch)  # Lightning tells the sampler only after it has called `iter`.
 
 
 def _load(loader: DataLoader[object], state: State, epoch: int) -> bool:
