@@ -152,7 +152,7 @@ def test_thirty_loaders_leave_no_process_and_no_descriptor():
     ("executor", "then"),
     [
         pytest.param("processes", WAIT_FROM_THE_START, id="processes, uncaught"),
-        pytest.param("threads", WAIT_AND_CATCH, id="threads, caught", marks=pytest.mark.slow),
+        pytest.param("threads", WAIT_AND_CATCH, id="threads, caught"),
         pytest.param("auto", WAIT_FROM_THE_START, id="threads of a process, uncaught"),
         pytest.param("processes", WAIT_AND_CATCH, id="processes, caught", marks=pytest.mark.slow),
         pytest.param("threads", WAIT_FROM_THE_START, id="threads, uncaught", marks=pytest.mark.slow),

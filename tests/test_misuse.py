@@ -151,7 +151,6 @@ def test_too_many_open_files_are_not_a_lack_of_memory(monkeypatch: pytest.Monkey
     del held
 
 
-@pytest.mark.slow
 def test_memory_that_may_not_be_addressed_is_not_available() -> None:
     script = textwrap.dedent(
         """
