@@ -92,6 +92,52 @@ def test_batches_outlive_a_worker_that_is_killed():
     assert torch.equal(torch.cat([small for _, small in batches])[:, 0], torch.arange(256))
 
 
+def told_by_a_fork(batch, go):
+    """A pipe from a child that digests its batch once it is told to `go`; its process id."""
+    answer, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.read(go, 1)
+            os.write(told, digest(batch).encode())
+        finally:
+            os._exit(0)
+    os.close(told)
+    return answer, child
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_a_forked_child_holds_is_not_overwritten_when_the_parent_goes_on(kind):
+    go, started = os.pipe()
+    children, expected = [], []
+    for step, batch in enumerate(make(kind)):
+        if step in (2, 3):
+            expected.append(digest(batch))
+            children.append(told_by_a_fork(batch, go))
+        del batch
+    os.write(started, b"xx")
+    for (answer, child), value in zip(children, expected, strict=True):
+        assert os.read(answer, 100).decode() == value
+        os.waitpid(child, 0)
+        os.close(answer)
+    os.close(go)
+    os.close(started)
+
+
+def test_forks_within_the_loop_use_up_no_memory_and_no_descriptors():
+    loader = make("rows", persistent_workers=True)
+    list(loader)
+    before = slots_in_use(), len(os.listdir("/proc/self/fd"))
+    for batch in loader:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        del batch
+    assert slots_in_use() <= before[0] + 2
+    assert len(os.listdir("/proc/self/fd")) <= before[1] + 4
+
+
 # Memory that is reused.
 
 

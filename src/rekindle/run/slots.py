@@ -3,6 +3,8 @@
 A slot is a memory file without a name (`memfd`), so there is nothing to clean up after a crash and the size
 of `/dev/shm` does not matter. Its pages are reserved when it is created: a lack of memory is an error here,
 never a bus error in a worker.
+
+A process that is forked keeps the batches that there are then: their slots are not used again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,17 @@ from rekindle.run.window import Window
 _PAGE = mmap.PAGESIZE
 _HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+
+_forks = 0  # of this process; counted twice each
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+# Twice: other threads may begin a lease after the first count, and end one before the second.
+os.register_at_fork(before=_count_fork, after_in_parent=_count_fork)
 
 
 class Slot:
@@ -119,16 +132,22 @@ class SlotPool:
             self._free.append(slot)
 
     def lease(self, slot: Slot) -> NDArray[np.uint8]:
-        """The slot's bytes for a batch; the slot is free again when no tensor refers to them."""
+        """The slot's bytes for a batch; the slot is free again when no tensor refers to them.
+
+        If this process is forked before that, the child may refer to them for longer: the slot is given up.
+        """
         # NumPy makes views of a view refer to the array at the bottom; the memoryview in between stops that.
         lease = np.frombuffer(slot.array.data, dtype=np.uint8)
         self.leased += 1
-        weakref.finalize(lease, self._end_lease, slot).atexit = False
+        weakref.finalize(lease, self._end_lease, slot, _forks).atexit = False
         return lease
 
-    def _end_lease(self, slot: Slot) -> None:
+    def _end_lease(self, slot: Slot, forks: int) -> None:
         self.leased -= 1
-        self.give_back(slot)
+        if self._shared and forks != _forks:
+            self._drop(slot)
+        else:
+            self.give_back(slot)
 
     def check_room(self, nbytes: int) -> None:
         """Raise OutOfMemoryError now if as many slots of `nbytes` as will be used do not fit."""
