@@ -1,10 +1,12 @@
 """What workers still prepare of one pass over an iterable dataset is no part of the next."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
+import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
@@ -62,3 +64,32 @@ def test_a_pass_after_an_error_is_complete() -> None:
         assert list(islice(batches, LENGTH)) == list(range(LENGTH))
         with pytest.raises(ValueError, match="cannot read the last sample"):
             next(batches)
+
+
+class Shuffled(IterableDataset[int]):
+    """Counts its passes where a generator does, at the first sample, and shards each order by worker."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(self.passes)).tolist()
+        worker = torch.utils.data.get_worker_info()
+        assert worker is not None
+        yield from order[worker.id :: worker.num_workers]
+
+
+def start_late(worker: int) -> None:
+    time.sleep(worker * LONGER_THAN_THE_SCRIPT_NEEDS)
+
+
+@pytest.mark.parametrize("look", [iter, lambda loader: next(iter(loader))], ids=["iter", "first batch"])
+def test_a_look_at_the_data_counts_as_a_pass_for_every_worker(look: Callable[[Any], object]) -> None:
+    def all_after_a_look(kind: type[torch.utils.data.DataLoader[int]]) -> list[int]:
+        loader = kind(
+            Shuffled(), batch_size=None, num_workers=2, persistent_workers=True, worker_init_fn=start_late
+        )
+        look(loader)
+        return list(loader)
+
+    assert all_after_a_look(rk.DataLoader) == all_after_a_look(torch.utils.data.DataLoader)

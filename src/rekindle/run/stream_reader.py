@@ -8,6 +8,7 @@ behind it are read again.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +41,7 @@ class StreamReader:
         self._job = job
         self._iterator: Any = iter(())
         self._ended, self._is_stateful = True, False
+        self._was_read = True  # in this pass
         self._resumed: ResumedParts | None = None  # read in place of the dataset in this pass
         self._samples: list[Sample] = []  # of the batch being made
         self._every = self._since = 1
@@ -55,6 +57,8 @@ class StreamReader:
 
     def start(self, state: DatasetState, batch_size: int, seed: Callable[[], None]) -> None:
         """Go on from a state, with the generators seeded by `seed` for the pass that it leads to."""
+        if not self._was_read:
+            self._read_once()
         self._samples, self._since, self._every = [], 1, 1
         earlier, skip = state.passes[:-1], state.passes[-1]
         if earlier and is_hugging_face(self._job.dataset):
@@ -65,8 +69,16 @@ class StreamReader:
             self._finish(batch_size, seed)
         self._skip_batches(skip, batch_size)
 
+    def _read_once(self) -> None:
+        """Begin a pass that was left before this worker came to it: torch's workers have all read ahead then.
+
+        What a generator does before its first sample, to count its passes say, is done when it is asked for.
+        """
+        with contextlib.suppress(Exception):
+            next(self._iterator)
+
     def _begin(self, seed: Callable[[], None], saved: dict[str, Any] | None = None) -> None:
-        dataset = self._job.dataset
+        dataset, self._was_read = self._job.dataset, False
         seed()
         self._unmoved = {one.name: one.mark() for one in GENERATORS}
         self._resumed = None
@@ -121,7 +133,7 @@ class StreamReader:
 
         The same again until they are `used`: an interrupt in between loses none.
         """
-        samples = self._samples
+        samples, self._was_read = self._samples, True
         if not self._ended:
             # One call, in which no interrupt comes between a sample, or the end, and its place in the list.
             # `iter` is not called again: a dataset that is its own iterator would start over.
