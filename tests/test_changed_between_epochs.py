@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import enum
 import functools
 import os
 import types
@@ -54,9 +56,8 @@ def set_global(value: int) -> None:
     SCALE = value
 
 
-Case = tuple[
-    Any, dict[str, Any], Callable[[int], None]
-]  # dataset, arguments of the loader, change before an epoch
+# The dataset, arguments of the loader, and a change before an epoch.
+Case = tuple[Any, dict[str, Any], Callable[[int], None]]
 
 
 def a_steps_attribute() -> Case:
@@ -265,6 +266,56 @@ def an_attribute_of_a_module() -> Case:
     return Samples(scale), {}, lambda epoch: setattr(module, "by", epoch)
 
 
+def a_class_that_is_reached_by_name() -> Case:
+    class Settings:
+        by = 1
+
+    def scale(value: float) -> float:
+        return value * Settings.by
+
+    return Samples(scale), {}, lambda epoch: setattr(Settings, "by", epoch)
+
+
+def a_base_whose_method_is_called_by_name() -> Case:
+    class Base(ReadsClass):
+        factor = 1
+
+    class Own(Base):
+        def __getitem__(self, index: int) -> Any:
+            return Base.__getitem__(self, index)
+
+    return Own(), {}, lambda epoch: setattr(Base, "factor", epoch)
+
+
+def an_attribute_of_an_enums_member() -> Case:
+    class Stage(enum.Enum):
+        NOW = 1
+
+    Stage.NOW.by = 1  # type: ignore[attr-defined]
+
+    def scale(value: float) -> float:
+        return value * Stage.NOW.by  # type: ignore[attr-defined, no-any-return]
+
+    return Samples(scale), {}, lambda epoch: setattr(Stage.NOW, "by", epoch)
+
+
+def a_name_added_to_pythons_own() -> Case:
+    builtins.REKINDLE_TEST = 1  # type: ignore[attr-defined]
+
+    def scale(value: float) -> float:
+        return value * REKINDLE_TEST  # type: ignore[name-defined, no-any-return]  # noqa: F821
+
+    return Samples(scale), {}, lambda epoch: setattr(builtins, "REKINDLE_TEST", epoch)
+
+
+def whether_gradients_are_computed() -> Case:
+    return (
+        Samples(lambda value: value * torch.is_grad_enabled()),
+        {},
+        lambda epoch: torch._C._set_grad_enabled(epoch != 2),
+    )
+
+
 def an_open_file() -> Case:
     file = open(__file__, "rb")  # noqa: SIM115
     FILES.append(file)
@@ -285,6 +336,8 @@ CASES = [
     the_object_of_a_bound_method, a_class_attribute, an_inherited_class_attribute, an_edited_getitem,
     edited_code, a_redefined_class,
     the_state_of_collate_fn, the_environment, the_epoch_of_the_data_set, a_slot, an_attribute_of_a_module,
+    a_class_that_is_reached_by_name, a_base_whose_method_is_called_by_name, an_attribute_of_an_enums_member,
+    a_name_added_to_pythons_own, whether_gradients_are_computed,
     an_open_file,
 ]  # fmt: skip
 
@@ -301,23 +354,27 @@ def seen(loader: Any, case: Callable[[], Case], **more: Any) -> list[list[Any]]:
     return epochs
 
 
+def undo() -> None:
+    set_global(1)
+    TABLE["nested"][0]["scale"][1][0] = 1  # type: ignore[index]
+    os.environ.pop("REKINDLE_TEST_SCALE", None)
+    torch.set_grad_enabled(True)
+
+
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("REKINDLE_TEST_SCALE", raising=False)
     yield
     while FILES:
         FILES.pop().close()
-    set_global(1)
-    TABLE["nested"][0]["scale"][1][0] = 1  # type: ignore[index]
-    os.environ.pop("REKINDLE_TEST_SCALE", None)
+    vars(builtins).pop("REKINDLE_TEST", None)
+    undo()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_an_epoch_sees_what_was_changed_before_it(case: Callable[[], Case]) -> None:
     expected = seen(DataLoader, case)
-    set_global(1)
-    TABLE["nested"][0]["scale"][1][0] = 1  # type: ignore[index]
-    os.environ.pop("REKINDLE_TEST_SCALE", None)
+    undo()
     assert seen(rk.DataLoader, case) == expected
 
 
@@ -326,5 +383,5 @@ def test_an_epoch_sees_what_was_changed_before_it(case: Callable[[], Case]) -> N
 )
 def test_threads_have_loaded_nothing_ahead_that_was_changed_since(case: Callable[[], Case]) -> None:
     expected = seen(DataLoader, case)
-    set_global(1)
+    undo()
     assert seen(rk.DataLoader, case, executor="threads") == expected

@@ -333,7 +333,7 @@ class Look:
 
     def _class(self, kind: type) -> None:
         """A class and its bases: of libraries which entries there are, of others what these do."""
-        if self._was_seen(-id(kind)):  # `id(kind)` is for what it defines itself, without its bases.
+        if self._was_seen(-id(kind)):  # `id` is for its name (`one`), `~id` for what it alone defines.
             return
         self.by_identity(kind)
         self._objects.append(kind)
@@ -341,14 +341,13 @@ class Look:
         if not self.follows_code:
             return
         for base in self.holding(mro_of, kind)[:-1]:
+            self.spend(_OBJECT)
             module = vars_of(base).get("__module__")  # type: ignore[arg-type]
-            is_of_user = not (type(module) is str and IN_LIBRARY[module])
-            if not (is_of_user and type.__getattribute__(base, "__flags__") & HEAP_TYPE):
-                defined = self._defined(base)
-                self.spend(ITEM * len(defined))
-                self.note([*map(id, defined)])
-            elif not self._was_seen(id(base)):
-                self.spend(_OBJECT)
+            if not type.__getattribute__(base, "__flags__") & HEAP_TYPE:
+                pass  # Nobody can change what a class of C code defines.
+            elif type(module) is str and IN_LIBRARY[module]:
+                self.note([*map(id, self._defined(base))])
+            elif not self._was_seen(~id(base)):
                 for entry in self._defined(base):
                     self.one(entry)
         if type(kind) is not type:

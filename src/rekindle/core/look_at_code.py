@@ -79,7 +79,7 @@ def _method(look: Look, value: types.MethodType) -> None:
 
 def _builtin(look: Look, value: types.BuiltinFunctionType) -> None:
     owner = value.__self__
-    if owner is None or type(owner) is types.ModuleType or type(owner) is type:
+    if owner is None or type(owner) is types.ModuleType:
         look.by_identity(value)
     else:
         look.note(value.__name__)
@@ -121,8 +121,10 @@ def _reached(names: tuple[dict[str, object], list[str]]) -> list[object]:
     reached, found = names[0], []
     for name in names[1]:
         value = dict.get(reached, name, _NOTHING)
+        if value is _NOTHING:
+            value = dict.get(_BUILT_IN, name, _NOTHING)  # to which a script may add names of its own
         found.append(value)
-        if value is _NOTHING and name not in _BUILT_IN:
+        if value is _NOTHING:
             package = dict.get(reached, "__package__")
             found += [sys.modules.get(module, _NOTHING) for module in (name, f"{package}.{name}")]
     return found
@@ -156,7 +158,7 @@ def switches(_: None) -> list[object]:
         found.append(os.getcwd())
     except OSError:  # The folder is gone.
         found.append(None)
-    found.append(repr(torch.get_default_dtype()))
+    found += [repr(torch.get_default_dtype()), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
     for module, name, default in (
         ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
         ("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 12),
