@@ -1,5 +1,8 @@
 """Compiled kernels: made when a pipeline needs them, for its types alone, equal to what they replace."""
 
+import inspect
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
@@ -8,8 +11,10 @@ from hypothesis import strategies as st
 
 import rekindle as rk
 import warm_python
+from rekindle.choose import refurbish_kernel
 from rekindle.core import compiled_code, compiled_rng, counter_rng
-from rekindle.prepare import fused_kernel
+from rekindle.prepare import fused_kernel, unit_kernel
+from rekindle.prepare.decode import raw_units
 from rekindle.prepare.steps import antialiased_resize
 from rekindle.prepare.steps.parameters import InterpolationMode
 from rekindle.prepare.steps.point_operations import autocontrast_table, look_up, solarize, solarize_table
@@ -151,3 +156,23 @@ def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, 
     assert double()(21) == 42
     assert compiled_code._patience.kept is False
     assert double() is double()
+
+
+def test_compiled_code_is_kept_under_a_name_that_follows_from_all_files_it_is_made_of(monkeypatch):
+    kernels = [refurbish_kernel._fill, raw_units._read_headers, unit_kernel._write, compiled_rng._fill]
+    functions = [inspect.getclosurevars(kernel).nonlocals["function"] for kernel in kernels]
+    files = [{Path(file).stem for file in compiled_code._sources(function)} for function in functions]
+    assert files[0] == {"refurbish_kernel", "permutation_kernel"}
+    assert files[1] == {"raw_units", "unit_plan"}
+    assert "unit_plan" in files[2]
+    assert files[3] == {"compiled_rng"}
+    monkeypatch.delattr(functions[0], "named_by_sources", raising=False)
+    monkeypatch.setattr(functions[0], "__qualname__", "_fill")
+    compiled_code._name_by_sources(functions[0])
+    named = functions[0].__qualname__
+    assert named.startswith("_fill_")
+    monkeypatch.setattr(Path, "read_bytes", lambda self: b"changed")
+    monkeypatch.delattr(functions[0], "named_by_sources")
+    monkeypatch.setattr(functions[0], "__qualname__", "_fill")
+    compiled_code._name_by_sources(functions[0])
+    assert functions[0].__qualname__ not in ("_fill", named)

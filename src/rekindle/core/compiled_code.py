@@ -6,6 +6,7 @@ then on. So each is compiled for the types that a pipeline has, when it has them
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import sys
@@ -13,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rekindle.core.ownership import is_trusted
@@ -76,6 +79,7 @@ def _compile(function: Function, signature: Callable[[], Signature], options: di
     import numba
     from numba.core import event
 
+    _name_by_sources(function)
     settings: dict[str, Any] = {"nogil": True, **options}
     with event.install_listener("numba:compile", _listener()):  # which is not told of what is loaded
         try:
@@ -87,6 +91,40 @@ def _compile(function: Function, signature: Callable[[], Signature], options: di
             compiled = numba.njit(signature(), **settings)(function)
     made: Function = compiled
     return made
+
+
+def _name_by_sources(function: Any) -> None:
+    """Add a hash to a function's name, by which numba finds it on disk, if code of other files is part of it.
+
+    Numba compiles again what is in a file that was changed, and not what calls it from another file.
+    """
+    others = sorted(_sources(function) - {function.__code__.co_filename})
+    if others and not hasattr(function, "named_by_sources"):
+        content = b"".join(Path(file).read_bytes() for file in others)
+        function.__qualname__ += f"_{hashlib.sha256(content).hexdigest()[:12]}"
+        function.named_by_sources = True
+
+
+def _sources(function: Any) -> set[str]:
+    """The files of the package that a function, and all that it calls or names, are in."""
+    found, functions, left = set[str](), set[Any](), [function]
+    while left:
+        one = left.pop()
+        if one in functions:
+            continue
+        functions.add(one)
+        found.add(one.__code__.co_filename)
+        for name in one.__code__.co_names:
+            value = one.__globals__.get(name)
+            value = getattr(value, "py_func", value)  # of a function that is compiled
+            module = sys.modules.get(getattr(value, "__module__", None) or "")
+            if module is None or module.__name__.partition(".")[0] != __name__.partition(".")[0]:
+                continue
+            if isinstance(value, FunctionType):
+                left.append(value)
+            else:  # An enumeration, say.
+                found.add(str(module.__file__))
+    return found
 
 
 @cache
