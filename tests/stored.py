@@ -2,7 +2,20 @@
 
 import numpy as np
 
+from rekindle.reuse import Store
+from rekindle.reuse.cache import disk_tier
+
 SIZE = 60
+
+
+def stores_on_disk(folder, monkeypatch):
+    """Makes stores on disk only, with small segments."""
+    monkeypatch.setattr(disk_tier, "_SEGMENT_BYTES", 20_000)
+
+    def make(memory=0, **arguments):
+        return Store(SIZE, memory=memory, disk=folder, **arguments)
+
+    return make
 
 
 def value_of(index, generation, nbytes=None):

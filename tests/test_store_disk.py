@@ -7,19 +7,12 @@ import pytest
 
 from rekindle import ArgumentError
 from rekindle.reuse import Store
-from rekindle.reuse.cache import disk_tier
-from stored import SIZE, check, files, fill, is_right, value_of
+from stored import SIZE, check, files, fill, is_right, stores_on_disk, value_of
 
 
 @pytest.fixture
 def on_disk(tmp_path, monkeypatch):
-    """Makes stores on disk only, with small segments."""
-    monkeypatch.setattr(disk_tier, "_SEGMENT_BYTES", 20_000)
-
-    def make(memory=0, **arguments):
-        return Store(SIZE, memory=memory, disk=tmp_path, **arguments)
-
-    return make
+    return stores_on_disk(tmp_path, monkeypatch)
 
 
 def test_what_is_put_on_disk_is_found_by_this_run_and_the_next(on_disk, tmp_path):
