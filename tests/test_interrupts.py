@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
 import rekindle as rk
@@ -222,3 +223,87 @@ def test_what_any_kind_of_signal_handler_raises_is_an_interrupt(handler: Any) ->
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not is_interrupt(raised.value)  # It is no handler now.
+
+
+class LimitedTime(Numbers):
+    """Limits the time of a sample: number 13 takes too long. The handler stays, as many leave it."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        signal.signal(signal.SIGALRM, Handler().method)
+        signal.setitimer(signal.ITIMER_REAL, 600)
+        try:
+            if index == 13:
+                signal.raise_signal(signal.SIGALRM)
+            return torch.tensor(index)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class LimitedStream(LimitedTime, IterableDataset[Any]):
+    """Goes on behind the sample that took too long."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return map(self.__getitem__, range(24))
+
+
+@pytest.fixture
+def own_alarm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def batches_and_errors(loader: Any) -> list[Any]:
+    iterator, got = iter(loader), list[Any]()
+    for _ in range(12):
+        try:
+            got.append(next(iterator).tolist())
+        except TimeLimitError:
+            got.append("time limit")
+        except StopIteration:
+            return got
+    raise AssertionError(got)
+
+
+@pytest.mark.usefixtures("own_alarm")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_time_limit_that_a_dataset_sets_itself_is_an_error_of_its_sample(
+    workers: int, called_before: bool
+) -> None:
+    if called_before:
+        LimitedTime()[0]  # The script looks at a sample: the handler is there before the loader is.
+    got = batches_and_errors(rk.DataLoader(LimitedTime(), 4, num_workers=workers))
+    assert got == batches_and_errors(TorchLoader(LimitedTime(), 4, num_workers=workers))
+    assert got[3] == "time limit"
+    skipped = batches_and_errors(rk.DataLoader(LimitedTime(), 4, num_workers=workers, on_error="skip"))
+    assert skipped[3] == [12, 14, 15]
+
+
+@pytest.mark.usefixtures("own_alarm")
+def test_a_time_limit_within_a_stream_is_an_error_of_its_batch() -> None:
+    got = batches_and_errors(rk.DataLoader(LimitedStream(), 4))
+    assert got == batches_and_errors(TorchLoader(LimitedStream(), 4))
+
+
+class Alarmed(Interrupted):
+    """The script's timer runs out when sample 13 is first loaded."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 13 and self.interrupts:
+            self.interrupts -= 1
+            signal.raise_signal(signal.SIGALRM)
+        return torch.tensor(index)
+
+
+@pytest.mark.usefixtures("own_alarm")
+def test_a_time_limit_of_the_script_loses_no_batch() -> None:
+    iterator = iter(rk.DataLoader(Alarmed(), 4))
+    got = [next(iterator).tolist() for _ in range(3)]
+    signal.signal(signal.SIGALRM, Handler().method)
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    with pytest.raises(TimeLimitError):
+        next(iterator)
+    got += [batch.tolist() for batch in iterator]
+    assert got == [list(range(first, first + 4)) for first in range(0, 24, 4)]

@@ -2,19 +2,49 @@
 
 Ctrl-C raises KeyboardInterrupt, which is no Exception. A script's own handler, for a time limit say, may
 raise anything, wherever Python happens to be.
+
+A dataset may limit its own time with a timer: that is an error of its sample. Whose a timer is shows in when
+it was started: the script's runs when the dataset is called, the dataset's own is started within the call.
 """
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from types import CodeType
 from typing import Any
 
+_TIMERS = {
+    signal.SIGALRM: signal.ITIMER_REAL,
+    signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
+    signal.SIGPROF: signal.ITIMER_PROF,
+}
+
+
+class DatasetCall(threading.local):
+    """Whether a dataset is being called in this thread, and the handlers of timers that ran before.
+
+    Whoever calls one sets `script_timers` to `running_timers()`, and then back to what it was: an assignment,
+    in which no signal is handled.
+    """
+
+    script_timers: dict[int, object] | None = None  # by signal; None if no dataset is being called
+
+
+dataset_call = DatasetCall()
+
+
+def running_timers() -> dict[int, object]:
+    """The handlers, by signal, of the timers that run."""
+    return {
+        number: signal.getsignal(number) for number, timer in _TIMERS.items() if signal.getitimer(timer)[0]
+    }
+
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether the exception came from a signal handler that is installed now."""
+    """Whether the exception came from a signal handler of the script that is installed now."""
     handlers = set(_handler_codes())
     traceback = error.__traceback__
     while traceback is not None:
@@ -25,8 +55,11 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def _handler_codes() -> Iterator[CodeType]:
+    timers = dataset_call.script_timers
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
+        if timers is not None and number in _TIMERS:
+            handler = timers.get(number)
         while isinstance(handler, partial):
             handler = handler.func
         if callable(handler):

@@ -21,11 +21,13 @@ from rekindle.core.samples import Sample
 from rekindle.reuse.cache.store import Store
 from rekindle.reuse.split_dataset import NativeSplit, TorchSplit
 from rekindle.reuse.worker_view import WorkerView
+from rekindle.run.bad_samples import FailedSample
 from rekindle.run.job import Job
 from rekindle.run.sample_loader import (
     Exclusive,
     Images,
     LoadAll,
+    Loaded,
     LoadOne,
     LoadRequest,
     OnRow,
@@ -62,10 +64,11 @@ class CachingLoader(SampleLoader):
         careful: bool = False,
         timed: bool = False,
         into: Images | None = None,
+        loaded: Loaded | None = None,
     ) -> list[Sample]:
         """As `SampleLoader.load`; notes which samples were `fresh`."""
         samples = super().load(
-            request, stop_at_failure=stop_at_failure, careful=careful, timed=timed, into=into
+            request, stop_at_failure=stop_at_failure, careful=careful, timed=timed, into=into, loaded=loaded
         )
         if self._cache is not None:
             self.fresh += self._computed[: len(samples)]
@@ -103,12 +106,19 @@ class CachingLoader(SampleLoader):
             load_one = self._native_loader(self._split, request, ids, turns, into)
         else:
             load_one = self._third_party_loader(self._split, request, ids, turns)
-        return load_one, lambda: self._load_all(load_one, ids, turns)
+        return load_one, lambda loaded: self._load_all(load_one, ids, turns, loaded)
 
-    def _load_all(self, load_one: LoadOne, ids: list[int], generations: list[int]) -> list[Sample]:
+    def _load_all(
+        self, load_one: LoadOne, ids: list[int], generations: list[int], loaded: Loaded
+    ) -> list[Sample]:
         rows = range(len(ids)) if self._cache is None else self._cache.order_of(ids, generations)
-        samples = {row: load_one(row) for row in rows}
-        return [samples[row] for row in range(len(ids))]
+        for row in rows:
+            try:
+                loaded[row] = load_one(row)
+            except Exception as error:
+                loaded[row] = FailedSample(error)
+                raise
+        return [loaded[row] for row in range(len(ids))]
 
     def _native_loader(
         self,

@@ -16,14 +16,14 @@ from rekindle.choose.position import CopyStates
 from rekindle.core import global_rng
 from rekindle.core.counters import Counters
 from rekindle.core.global_rng import GENERATORS, generators_kept
-from rekindle.core.interrupts import is_interrupt
+from rekindle.core.interrupts import dataset_call, is_interrupt, running_timers
 from rekindle.core.samples import Batch, Index, Sample
 from rekindle.run import batch_layout
 from rekindle.run.bad_samples import BadSamples, BatchFailures, FailedSample, bad_rows, failed_rows
 from rekindle.run.caching_loader import sample_loader
 from rekindle.run.in_flight_batch import CollatedBatch
 from rekindle.run.job import Job
-from rekindle.run.sample_loader import Images, LoadRequest
+from rekindle.run.sample_loader import Images, Loaded, LoadRequest, load_items
 from rekindle.run.sample_timing import Cost
 
 
@@ -38,12 +38,10 @@ class Inline:
         self._loader = sample_loader(job, exclusive=generators_kept)
         dataset = job.dataset
         self._together = job.batched and job.together
-        self._fetch = _fetcher(job, self._together)
         # Tensors held in memory are gathered for a whole batch at once.
-        self._tensors: tuple[torch.Tensor, ...] | None = (
-            dataset.tensors if rows and type(dataset) is TensorDataset and not job.reused else None
-        )
-        self._row_nbytes = sum(tensor[:1].nbytes for tensor in self._tensors or ())
+        self._gathered_from = dataset if rows and type(dataset) is TensorDataset and not job.reused else None
+        self._tensors: tuple[torch.Tensor, ...] | None = None
+        self._row_nbytes = 0
         self._native = batch_layout.describe_native(dataset.example()) if rows and job.native else None
         self._will_need = job.will_need
         self._orders: Orders = iter(())
@@ -68,11 +66,19 @@ class Inline:
             if self._will_need is not None:
                 self._announce(self._will_need, order)
             timed = self._counters.costs is not None
+            loaded: Loaded = {}
+            outer = dataset_call.script_timers
             try:
-                made = (None if timed else self._load_at_once(order)) or self._load_in_parts(order)
+                made = None if timed else self._gather(order)
+                if made is None:
+                    dataset_call.script_timers = running_timers()
+                    made = None if timed else self._load_at_once(order, loaded)
+                    made = made or self._load_in_parts(order, loaded)
             except Exception as error:
                 self.steady = not is_interrupt(error)
                 raise
+            finally:
+                dataset_call.script_timers = outer
             if made is not None:
                 return made
 
@@ -86,33 +92,60 @@ class Inline:
     def poll(self) -> None:
         """Nothing is ever ready before it is asked for."""
 
-    def _load_at_once(self, order: BatchOrder) -> CollatedBatch | None:
-        """A batch the fast way, with nothing around the user's code; None if that does not work."""
-        if self._tensors is not None and order.plain and order.ids.min(initial=0) >= 0:
-            rows = torch.from_numpy(np.ascontiguousarray(order.ids))
-            gathered = [tensor.index_select(0, rows) for tensor in self._tensors]
-            nbytes = len(order.indices) * self._row_nbytes
-            return CollatedBatch(order, order.ids, gathered, at_once=True, nbytes=nbytes)
-        if self._native is not None or self._job.reused is not None or not self._loader.drew_nothing:
+    def _load_at_once(self, order: BatchOrder, loaded: Loaded) -> CollatedBatch | None:
+        """A batch the fast way, with nothing around the user's code; None if that does not work.
+
+        If a sample fails, what the dataset was asked for is in `loaded`: `_load_in_parts` goes on from there.
+        """
+        job = self._job
+        if self._native is not None or job.reused is not None or not self._loader.drew_nothing:
+            return None
+        if self._together and not job.stop_at_failure:  # If it fails, samples are loaded one by one.
             return None
         restores, marks = [generator.save() for generator in GENERATORS], global_rng.marks()
+        batch = None
         try:
-            batch = self._fetch(order.indices)
-        except Exception as error:  # Raised again, with the sample's index, by `_load_in_parts`.
-            if is_interrupt(error):
+            if self._together:
+                samples = job.dataset.__getitems__(order.indices)
+            else:
+                samples = load_items(job.dataset, order.indices, loaded)
+            batch = job.collate(samples)
+        except Exception as error:
+            if is_interrupt(error) or (global_rng.marks() == marks and not loaded):
                 raise
-            batch = None
-        if batch is None or global_rng.marks() != marks:
+        if global_rng.marks() != marks:
             for restore in restores:
                 restore()
+            loaded.clear()
             return None
-        return CollatedBatch(order, order.ids, batch, at_once=True)
+        return None if loaded else CollatedBatch(order, order.ids, batch, at_once=True)
 
-    def _load_in_parts(self, order: BatchOrder) -> CollatedBatch | None:
+    def _gather(self, order: BatchOrder) -> CollatedBatch | None:
+        """A batch of rows of tensors in memory; None if samples are not that."""
+        tensors = self._tensors_now()
+        if tensors is None or not order.plain or order.ids.min(initial=0) < 0:
+            return None
+        rows = torch.from_numpy(np.ascontiguousarray(order.ids))
+        gathered = [tensor.index_select(0, rows) for tensor in tensors]
+        nbytes = len(order.indices) * self._row_nbytes
+        return CollatedBatch(order, order.ids, gathered, at_once=True, nbytes=nbytes)
+
+    def _tensors_now(self) -> tuple[torch.Tensor, ...] | None:
+        """The tensors that samples are gathered from, which the script may replace at any time."""
+        if self._gathered_from is None:
+            return None
+        tensors = self._gathered_from.tensors
+        if tensors is not self._tensors:
+            if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+                return None
+            self._tensors, self._row_nbytes = tensors, sum(tensor[:1].nbytes for tensor in tensors)
+        return tensors
+
+    def _load_in_parts(self, order: BatchOrder, loaded: Loaded) -> CollatedBatch | None:
         """A batch, with the time of its parts recorded; None if nothing is left of it."""
         started = time.perf_counter()
         self._loader.seconds, self._loader.fresh = 0.0, []
-        made = self._load(order)
+        made = self._load(order, loaded)
         took = time.perf_counter() - started
         self._note_costs(order)
         self._counters.load.add(self._loader.seconds, 0, len(order.indices))
@@ -131,7 +164,7 @@ class Inline:
         """Nothing runs in between: there is nothing to end."""
         self.closed = True
 
-    def _load(self, order: BatchOrder) -> CollatedBatch | None:
+    def _load(self, order: BatchOrder, loaded: Loaded) -> CollatedBatch | None:
         job, loader = self._job, self._loader
         request = LoadRequest(
             self._seed, order.batch_turn, order.step, order.indices, order.ids, order.generations, order.turns
@@ -145,7 +178,7 @@ class Inline:
                 if job.stop_at_failure or is_interrupt(error):
                     raise
         timed = self._counters.costs is not None
-        samples = loader.load(request, stop_at_failure=job.stop_at_failure, timed=timed)
+        samples = loader.load(request, stop_at_failure=job.stop_at_failure, timed=timed, loaded=loaded)
         fresh = self._take_fresh()
         if not failed_rows(samples):
             return CollatedBatch(order, order.ids, self._collate(request, samples), fresh=fresh)
@@ -223,13 +256,3 @@ class Inline:
         for found in failures.found:
             self._bad_samples.note(found, order)
         return order._replace(turns=turns), ids, rows
-
-
-def _fetcher(job: Job, together: bool) -> Callable[[list[Index]], Batch]:
-    """A function that makes a batch of indices with the user's code and nothing else."""
-    dataset, collate_fn = job.dataset, job.collate_fn
-    if not job.batched:
-        return lambda indices: collate_fn(dataset[indices[0]])
-    if together:
-        return lambda indices: collate_fn(dataset.__getitems__(indices))
-    return lambda indices: collate_fn([dataset[index] for index in indices])

@@ -10,7 +10,7 @@ from rekindle.choose import BatchOrder, EndOfEpoch, Orders
 from rekindle.choose.position import DatasetState, IterablePosition, later
 from rekindle.core.counters import Counters
 from rekindle.core.global_rng import GENERATORS, GlobalGenerator, generators_kept, seed_like_torch
-from rekindle.core.interrupts import is_interrupt
+from rekindle.core.interrupts import dataset_call, is_interrupt, running_timers
 from rekindle.core.public_rng import Restore
 from rekindle.run.in_flight_batch import CollatedBatch
 from rekindle.run.job import Job
@@ -60,11 +60,14 @@ class InlineStream:
         if again is not None and again.order.step == order.step:
             self._reader.used()
             return again
+        outer, dataset_call.script_timers = dataset_call.script_timers, running_timers()
         try:
             made = self._load(order)
         except Exception as error:
             self.steady = not is_interrupt(error)
             raise
+        finally:
+            dataset_call.script_timers = outer
         if made is None:
             return EndOfEpoch(order.epoch)
         self._made = made

@@ -32,7 +32,9 @@ Result = TypeVar("Result")
 Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
 Images: TypeAlias = NDArray[np.uint8 | np.float32]  # the rows of a batch that images are written to
 LoadOne: TypeAlias = Callable[[int], Sample]  # the sample of a row
-LoadAll: TypeAlias = Callable[[], list[Sample]]
+Loaded: TypeAlias = dict[int, Sample]  # by row; a FailedSample for one whose loading has raised
+# All samples at once; if one fails, those up to it are noted, not to be asked for again.
+LoadAll: TypeAlias = Callable[[Loaded], list[Sample]]
 Marks: TypeAlias = dict[RandomSource, object]
 Exclusive: TypeAlias = Callable[[tuple[RandomSource, ...]], AbstractContextManager[None]]
 OnRow: TypeAlias = Callable[[int], None]
@@ -72,6 +74,30 @@ class LoadRequest(NamedTuple):
 def rows_of(turns: Turns, rows: slice) -> Turns:
     """The turns of some rows, where one number stands for all."""
     return turns if isinstance(turns, int) else turns[rows]
+
+
+def load_items(dataset: Any, indices: list[Index], loaded: Loaded) -> list[Sample]:
+    """The samples of these indices; if one fails, they are in `loaded` up to that one."""
+    samples: list[Sample] = []
+    try:
+        for index in indices:
+            samples.append(dataset[index])  # noqa: PERF401 (They are needed if there is an exception.)
+    except Exception as error:
+        loaded.update(enumerate([*samples, FailedSample(error)]))
+        raise
+    return samples
+
+
+def _once(load_one: LoadOne, loaded: Loaded) -> LoadOne:
+    """Loads the sample of a row, or raises its exception, unless that has been done."""
+
+    def load(row: int) -> Sample:
+        sample = loaded[row] if row in loaded else load_one(row)
+        if type(sample) is FailedSample:
+            raise sample.error
+        return sample
+
+    return load
 
 
 class SampleLoader:
@@ -122,11 +148,13 @@ class SampleLoader:
         careful: bool = False,
         timed: bool = False,
         into: Images | None = None,
+        loaded: Loaded | None = None,
     ) -> list[Sample]:
         """The samples; a FailedSample in the place of each that raised (the last, with `stop_at_failure`).
 
         `careful` calls `on_row` before each sample; `timed` adds the cost of each to `costs`. With `into`, a
-        native dataset writes each image to its row there, and the labels are returned.
+        native dataset writes each image to its row there, and the labels are returned. The dataset is not
+        asked for those that are `loaded` already, unless it draws.
         """
         load_one, load_all = self._loaders(request, into)
         before = len(self.costs)
@@ -134,16 +162,19 @@ class SampleLoader:
             load_one = self._timed(load_one, request.indices)
 
         def attempt(marks: Marks) -> list[Sample]:
+            nonlocal loaded
             del self.costs[before:]
-            if not (self._drawn_from or careful or timed or not self._settled):
+            done, loaded = loaded or {}, None
+            if not (done or self._drawn_from or careful or timed or not self._settled):
                 try:
-                    return load_all()
+                    return load_all(done)
                 except UnseededDrawError:
                     raise
-                except Exception as error:  # Found again, with its row, in what follows.
+                except Exception as error:  # Raised again, by its row, in what follows.
                     if is_interrupt(error):
                         raise
-            return self._one_by_one(request, load_one, marks, stop_at_failure, careful)
+            load = _once(load_one, done) if done else load_one
+            return self._one_by_one(request, load, marks, stop_at_failure, careful)
 
         return self._run(attempt)
 
@@ -170,16 +201,16 @@ class SampleLoader:
         """Functions that load the sample of a row, and all samples at once."""
         dataset, native, indices = self.dataset, self._native, request.indices
         if native is None:
-            return lambda row: dataset[indices[row]], lambda: [dataset[index] for index in indices]
+            return lambda row: dataset[indices[row]], lambda loaded: load_items(dataset, indices, loaded)
         uniforms = compiled_rng.uniforms(request.seed, request.ids, request.turns, native.uniforms)
         if into is None:
             return (
                 lambda row: native.sample(indices[row], uniforms[row]),
-                lambda: [native.sample(index, row) for index, row in zip(indices, uniforms, strict=True)],
+                lambda _: [native.sample(index, row) for index, row in zip(indices, uniforms, strict=True)],
             )
         return (
             lambda row: native.write(indices[row], uniforms[row], into[row]),
-            lambda: native.write_many(indices, uniforms, into),
+            lambda _: native.write_many(indices, uniforms, into),
         )
 
     def _one_by_one(

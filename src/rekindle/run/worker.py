@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rekindle.core.interrupts import dataset_call, running_timers
 from rekindle.run.batch_units import BatchUnits, StreamUnits
 from rekindle.run.dataset_copies import DatasetCopy
 from rekindle.run.job import Job
@@ -92,6 +93,7 @@ class Worker:
             self._gate.leave(self._number, unit.careful)
 
     def _carry_out(self, unit: Unit) -> None:
+        dataset_call.script_timers = running_timers()
         try:
             self._run[unit.kind](unit)
         except CancelledError:

@@ -1,0 +1,142 @@
+"""A dataset is asked once for each sample, also where one fails: an error is never hidden by another try."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, TensorDataset
+
+import rekindle as rk
+from pictures import TO_TENSOR, Pictures, V, plus_ten
+from torch_datasets import Torch
+
+SIZE = 12
+OUTCOME_LIMIT = 2 * SIZE  # Without it, a batch that comes again and again would be a test that hangs.
+
+
+class Records(Dataset[int]):
+    """The records of a reader that only goes forward, whatever the index; some cannot be read."""
+
+    def __init__(self, damaged: frozenset[int] = frozenset()) -> None:
+        self.damaged, self.asked = damaged, list[int]()
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        record = len(self.asked) - 1
+        if record in self.damaged:
+            raise ValueError(f"record {record} is damaged")
+        return record
+
+
+class Together(Records):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+def outcome(loader: Any) -> list[Any]:
+    """Each batch, or the error in its place."""
+    iterator, seen = iter(loader), list[Any]()
+    while len(seen) < OUTCOME_LIMIT:
+        try:
+            seen.append(next(iterator).tolist())
+        except ValueError as error:
+            seen.append(str(error).rpartition("ValueError: ")[2].strip())
+        except StopIteration:
+            return seen
+    raise AssertionError(seen)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.frozensets(st.integers(0, SIZE - 1)), st.sampled_from([None, 1, 3, 5]), st.booleans())
+def test_errors_and_what_follows_them_are_torchs(
+    damaged: frozenset[int], batch_size: int | None, together: bool
+) -> None:
+    make = Together if together else Records
+    ours, theirs = make(damaged), make(damaged)
+    collate_fn = torch.tensor
+    got = outcome(rk.DataLoader(ours, batch_size, collate_fn=collate_fn))
+    assert got == outcome(Torch(theirs, batch_size, collate_fn=collate_fn))
+    assert ours.asked == theirs.asked
+
+
+@pytest.mark.parametrize("collate_fn", [None, torch.tensor])
+def test_a_worker_goes_on_behind_a_damaged_record_as_torchs_does(
+    collate_fn: Callable[[Any], Any] | None,
+) -> None:
+    damaged = frozenset({4, 9})
+    theirs = outcome(Torch(Records(damaged), 3, collate_fn=collate_fn, num_workers=1))
+    assert outcome(rk.DataLoader(Records(damaged), 3, collate_fn=collate_fn, num_workers=1)) == theirs
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.frozensets(st.integers(0, SIZE - 1)), st.sampled_from([1, 3, 5]))
+def test_what_is_skipped_is_asked_for_once(damaged: frozenset[int], batch_size: int) -> None:
+    dataset = Records(damaged)
+    loader = rk.DataLoader(dataset, batch_size, on_error="skip", error_budget=1.0)
+    got = [record for batch in outcome(loader) for record in batch]
+    assert got == [record for record in range(SIZE) if record not in damaged]
+    assert dataset.asked == list(range(SIZE))
+
+
+@pytest.mark.parametrize("dataset", [Records(), Together()], ids=["one by one", "together"])
+def test_an_error_of_the_collate_function_is_raised_at_once(dataset: Records) -> None:
+    calls = []
+
+    def collate(samples: list[int]) -> torch.Tensor:
+        calls.append(samples)
+        if len(calls) == 2:
+            raise ValueError("cannot collate")
+        return torch.tensor(samples)
+
+    got = outcome(rk.DataLoader(dataset, 3, collate_fn=collate))
+    assert got == [[0, 1, 2], "cannot collate", [6, 7, 8], [9, 10, 11]]
+    assert calls == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+def test_the_error_names_the_sample() -> None:
+    iterator = iter(rk.DataLoader(Records(frozenset({4})), 3))
+    next(iterator)
+    with pytest.raises(ValueError, match="record 4") as caught:
+        next(iterator)
+    assert "sample 4" in "".join(caught.value.__notes__)
+
+
+def test_the_part_of_a_sample_that_is_cached_is_asked_for_once_as_well() -> None:
+    asked = []
+
+    def fails_once(data: Pictures, image: Any, index: int) -> Any:
+        asked.append(index)
+        if index == 9 and asked.count(9) == 1:
+            raise ValueError("picture 9 is damaged")
+        return data.transform(image), index
+
+    draws_nothing = V.Compose([V.CenterCrop(16), TO_TENSOR, plus_ten])
+    reuse = rk.Refurbish(3, split=2, balance=None)
+    loader = rk.DataLoader(Pictures(draws_nothing, fails_once), 4, reuse=reuse, seed=1)
+    with pytest.raises(ValueError, match="picture 9"):
+        list(loader)
+    assert asked.count(9) == 1
+
+
+def test_tensors_that_are_replaced_within_an_epoch_are_seen_at_once_as_with_torch() -> None:
+    def epoch(loader: Any) -> list[Any]:
+        dataset, got = TensorDataset(torch.arange(8)), []
+        for step, batch in enumerate(loader(dataset, batch_size=2)):
+            got.append([column.tolist() for column in batch])
+            if step == 0:
+                dataset.tensors = (torch.arange(8) * 10, torch.ones(8))
+            if step == 1:
+                dataset.tensors[0].add_(1)
+            if step == 2:
+                dataset.tensors = (list(range(8)),)  # type: ignore[assignment]
+        return got
+
+    got = epoch(rk.DataLoader)
+    assert got == [*epoch(Torch)[:3], got[3]]
+    assert got[3] == [[6, 7]]
