@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch.utils.data
+from PIL import Image
 from torch.utils.data import Dataset
 
 import rekindle as rk
@@ -73,6 +75,38 @@ def test_a_file_that_is_replaced_is_seen_by_the_whole_next_epoch(persistent, tmp
 
         found = three_epochs(load, Reads(path), replace, persistent_workers=persistent)
         assert found == [[0] * 16, [1] * 16, [2] * 16]
+
+
+class ReadsArchive(Reads):
+    """Samples are read by a library's function, which is not looked into."""
+
+    def __getitem__(self, index):
+        return int(zipfile.ZipFile(self.path).read("stage"))
+
+
+def test_a_file_that_a_library_reads_is_seen_by_the_whole_next_epoch(tmp_path):
+    def replace(number):
+        with zipfile.ZipFile(tmp_path / "stage.zip", "w") as archive:
+            archive.writestr("stage", str(number))
+
+    replace(0)
+    found = three_epochs(rk.DataLoader, ReadsArchive(tmp_path / "stage.zip"), replace, shuffle=True)
+    assert found == [[0] * 16, [1] * 16, [2] * 16]
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_images_of_a_folder_that_are_rewritten_are_seen_by_the_whole_next_epoch(executor, tmp_path):
+    def rewrite(number):
+        (tmp_path / "class").mkdir(exist_ok=True)
+        for name in range(16):
+            Image.new("L", (1, 1), number).save(tmp_path / "class" / f"{name}.png")
+
+    rewrite(0)
+    dataset = rk.open(tmp_path, transform=rk.transforms.PILToTensor())
+    loader = rk.DataLoader(dataset, batch_size=2, num_workers=2, shuffle=True, executor=executor)
+    for epoch in range(3):
+        assert {int(value) for images, _ in loader for value in images.flatten()} == {epoch}
+        rewrite(epoch + 1)
 
 
 def test_a_projects_own_package_with_the_name_of_a_library_is_looked_into(tmp_path: Path):

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rekindle.core.file_reads import class_reads_files
 from rekindle.core.forked_memory import ForkedArrays
 from rekindle.core.look_at_code import CODE, COLLATES, switches
 from rekindle.core.look_at_values import ITEM, PATHS, STORED, VALUES, look_at_scalar
@@ -263,12 +264,10 @@ class Look:
             self.many(self.holding(dict.values, value))
         elif kind is type:
             self._class(value)  # type: ignore[arg-type]
+        elif (look := VALUES.get(kind) or CODE.get(kind)) is not None:
+            look(self, value)
         else:
-            look = VALUES.get(kind) or CODE.get(kind)
-            if look is not None:
-                look(self, value)
-            else:
-                self._instance(value, kind)
+            self._instance(value, kind)
 
     def _collates(self) -> None:
         """The functions that a script has told torch to collate some classes with."""
@@ -328,6 +327,7 @@ class Look:
                 self.note(key if type(key) is str else repr(type(key)))
                 if key in immutable:
                     self.by_identity(attribute)
+                    self.reads_files = self.reads_files or class_reads_files(type(attribute), False)
                 else:
                     self.one(attribute)
 
@@ -340,6 +340,7 @@ class Look:
         self._kinds.append(type(kind))
         if not self.follows_code:
             return
+        self.reads_files = self.reads_files or class_reads_files(kind)
         for base in self.holding(mro_of, kind)[:-1]:
             self.spend(_OBJECT)
             module = vars_of(base).get("__module__")  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rekindle.core.file_reads import code_reads_files, library_reads_files
 from rekindle.core.look_at_values import Handler
 from rekindle.core.object_state import (
     IN_LIBRARY,
@@ -32,14 +33,6 @@ _READS_ANYTHING = frozenset(
     {
         "globals", "eval", "exec", "__import__", "import_module", "modules", "vars", "locals", "getline",
         "getlines",
-    }
-)  # fmt: skip
-# One that calls one of these, or a method of that name, may read a file, which is not looked at.
-_READS_FILES = frozenset(
-    {
-        "open", "fdopen", "memmap", "load", "loadtxt", "genfromtxt", "fromfile", "open_memmap", "read_text",
-        "read_bytes", "imread", "read_image", "read_file", "read_csv", "read_parquet", "decode_image", "File",
-        "cursor", "execute",
     }
 )  # fmt: skip
 
@@ -81,6 +74,8 @@ def _builtin(look: Look, value: types.BuiltinFunctionType) -> None:
     owner = value.__self__
     if owner is None or type(owner) is types.ModuleType:
         look.by_identity(value)
+        module = value.__module__ or getattr(owner, "__name__", None)
+        look.reads_files = look.reads_files or library_reads_files(module, value.__name__)
     else:
         look.note(value.__name__)
         look.one(owner)
@@ -98,15 +93,18 @@ def _function(look: Look, value: types.FunctionType) -> None:
     reached = value.__globals__
     module = dict.get(reached, "__name__")
     if type(module) is str and IN_LIBRARY[module]:
+        look.reads_files = look.reads_files or library_reads_files(module, value.__name__)
         return
     names, every = global_names(value.__code__), all_names(value.__code__)
-    look.reads_files = look.reads_files or bool(every & _READS_FILES)
     if every & _READS_ANYTHING:
         look.leave_out(f"{value.__qualname__} may read any global")
-    for name in imported_names(value.__code__):
+    imported = imported_names(value.__code__)
+    for name in imported:
         if not _is_loaded(name, reached) and not is_installed_name(name):
             look.leave_out(f"{value.__qualname__} imports {name}, which is not loaded yet")
-    for found in look.holding(_reached, (reached, sorted(names))):
+    everything = look.holding(_reached, (reached, sorted(names)))
+    look.reads_files = look.reads_files or code_reads_files(every, imported, everything)
+    for found in everything:
         if found is not _NOTHING:
             look.one(found)
 

@@ -28,6 +28,8 @@ _READ_SIZE = 256 << 10
 class LabelledFiles(ABC):
     """Files with class labels, as torchvision's `ImageFolder` presents them: local, or behind a URL."""
 
+    reads_files = True  # that scripts may rewrite between two epochs
+
     classes: list[str]
     _files: BytesArray
     _targets: NDArray[np.int64]
