@@ -104,8 +104,8 @@ class CachingLoader(SampleLoader):
         turns = [generations] * len(ids) if isinstance(generations, int) else _listed(generations)
         if isinstance(self._split, NativeSplit):
             load_one = self._native_loader(self._split, request, ids, turns, into)
-        else:
-            load_one = self._third_party_loader(self._split, request, ids, turns)
+            return load_one, lambda _: self._load_all(load_one, ids, turns, {})  # May be asked again.
+        load_one = self._third_party_loader(self._split, request, ids, turns)
         return load_one, lambda loaded: self._load_all(load_one, ids, turns, loaded)
 
     def _load_all(
