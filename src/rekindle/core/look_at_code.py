@@ -37,6 +37,7 @@ _READS_ANYTHING = frozenset(
 )  # fmt: skip
 
 _BUILT_IN = vars(builtins)
+_PYTHONS_OWN = {id(value): value for value in _BUILT_IN.values() if callable(value)}  # which cannot change
 # How values are collated, by class.
 COLLATES: dict[type | tuple[type, ...], Callable[..., object]] = (
     torch.utils.data._utils.collate.default_collate_fn_map
@@ -104,8 +105,11 @@ def _function(look: Look, value: types.FunctionType) -> None:
             look.leave_out(f"{value.__qualname__} imports {name}, which is not loaded yet")
     everything = look.holding(_reached, (reached, sorted(names)))
     look.reads_files = look.reads_files or code_reads_files(every, imported, everything)
+    pythons_own = _PYTHONS_OWN.keys() & {
+        id(_BUILT_IN.get(name)) for name in names if not dict.__contains__(reached, name)
+    }
     for found in everything:
-        if found is not _NOTHING:
+        if found is not _NOTHING and id(found) not in pythons_own:
             look.one(found)
 
 
