@@ -13,13 +13,15 @@ import socket
 import subprocess
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import benchmarks.torchvision_on_cpu  # noqa: F401 - Lightning and timm import torchvision
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+
+import warm_python
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -68,6 +70,27 @@ def run_forked(tmp_path):
         printed = [output.read_text() for output in outputs]
         assert [process.exitcode for process in processes] == [0] * len(ranks), printed[0][-4000:]
         return "".join(printed)
+
+    return run_script
+
+
+@pytest.fixture
+def run_ranks(tmp_path):
+    """Runs a script in processes of their own, one a rank; gives what they print."""
+
+    def run_script(name, *arguments, ranks):
+        with ExitStack() as running:
+            scripts = [
+                running.enter_context(
+                    warm_python.started(
+                        EXAMPLES / name, *arguments, env={**os.environ, **environment}, cwd=tmp_path
+                    )
+                )
+                for environment in ranks
+            ]
+            printed = [script.communicate() for script in scripts]
+            assert [script.returncode for script in scripts] == [0] * len(ranks), printed[0][1][-4000:]
+        return "".join(out + err for out, err in printed)
 
     return run_script
 
@@ -161,10 +184,10 @@ def ranks_together(world):
         yield [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(world)]
 
 
-def test_ddp(run_forked):
+def test_ddp(run_ranks):
     """With the environment that torchrun gives; the slow test below has torchrun itself."""
     with ranks_together(2) as ranks:
-        printed = run_forked("ddp.py", ranks=ranks)
+        printed = run_ranks("ddp.py", ranks=ranks)
     assert re.findall(r"(\d+) samples", printed) == ["1000"] * 3
     assert losses(printed)[-1] < 0.5 * losses(printed)[0]
 
@@ -175,12 +198,12 @@ def check_goes_on_with_one_rank(begun, rest):
     assert losses(rest)[-1] < 0.7 * losses(begun)[0]
 
 
-def test_another_number_of_ranks_goes_on(run_forked):
+def test_another_number_of_ranks_goes_on(run_ranks):
     """With the environment that torchrun gives; the slow test below has torchrun itself."""
     with ranks_together(2) as ranks:
-        begun = run_forked("torchrun.py", "--stop-after", 25, ranks=ranks)
+        begun = run_ranks("torchrun.py", "--stop-after", 25, ranks=ranks)
     with ranks_together(1) as ranks:
-        rest = run_forked("torchrun.py", ranks=ranks)
+        rest = run_ranks("torchrun.py", ranks=ranks)
     check_goes_on_with_one_rank(begun, rest)
 
 
