@@ -65,11 +65,13 @@ def main() -> None:
             if done % 10 == 0:
                 save(epoch, done)
             if done == options.stop_after:
+                dist.barrier()
                 dist.destroy_process_group()
                 return
         save(epoch + 1, done)
         if rank == 0:
             print(f"epoch {epoch}: {seen} samples on rank 0, loss {total.item() / max(1, seen):.3f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 
