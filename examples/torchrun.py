@@ -68,7 +68,7 @@ def main() -> None:
             torch.save(states, options.checkpoint)
         if done == options.stop_after:
             break
-    dist.barrier()  # gloo's thread is done with our tensors: without, its end and ours can wait for each other
+    dist.barrier()  # Gloo's thread lets go of our tensors: else its end and ours may wait for each other.
     dist.destroy_process_group()
 
 
