@@ -9,6 +9,7 @@ NEVER = 1 << 60  # a place that no call comes to
 # Where an exception is not raised but printed: Python calls these when an object goes, and hypothesis's
 # `gc_callback` when the garbage collector runs.
 FINALIZERS = ("_end_lease", "_abandon", "__del__", "gc_callback")
+FILES_OF_FINALIZERS = ("weakref.py", "multiprocessing/util.py")
 
 
 class TimeLimitError(Exception):
@@ -42,7 +43,7 @@ class InterruptAt:
 
 def _in_a_finalizer(frame: Any) -> bool:
     while frame is not None:
-        if frame.f_code.co_name in FINALIZERS or frame.f_code.co_filename.endswith("weakref.py"):
+        if frame.f_code.co_name in FINALIZERS or frame.f_code.co_filename.endswith(FILES_OF_FINALIZERS):
             return True
         frame = frame.f_back
     return False

@@ -105,9 +105,10 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
 }
 
 
-# Python prints, and does not raise, what is raised while it closes a generator that nobody holds any more.
+# Python prints, and does not raise, what is raised while it closes a generator, or calls back for an object,
+# that nobody holds any more.
 @pytest.mark.filterwarnings(
-    "ignore:(?s)Exception ignored.*generator.*(KeyboardInterrupt|TimeLimitError):"
+    "ignore:(?s)Exception ignored.*(KeyboardInterrupt|TimeLimitError):"
     "pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
