@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate, get_work
 import rekindle as rk
 from ray_in_process import FATES, RayInProcess
 from rekindle.run.ray import actor, cluster
+from rekindle.run.ray.lent_memory import Loan
 from rekindle.run.ray.pace import Pace
 from rekindle.run.ray.schedule import home_of
 from same import same
@@ -216,6 +217,27 @@ def test_native_images_are_those_of_a_local_loader(in_process):
     dataset = rk.ArrayImages(images, list(range(40)), transform=steps)
     options = {"batch_size": 16, "shuffle": True}
     assert same(load(dataset, executor=rk.Ray(workers=2), **options)[0], load(dataset, **options)[0])
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_results_go_through_the_object_store_only_from_other_machines(in_process, monkeypatch, here):
+    if not here:
+        monkeypatch.setattr(Loan, "mapped", lambda _: None)
+    through_store, load_there = [], actor.LoadingActor.load
+
+    def noted(self, loader, unit, loan):
+        loaded = load_there(self, loader, unit, loan)
+        through_store.append(loaded.memory is not None)
+        return loaded
+
+    monkeypatch.setattr(actor.LoadingActor, "load", noted)
+    in_process()
+    options = {"batch_size": 8, "shuffle": True}
+    expected, _ = load(Mixed(80), **options)
+    found, _ = load(Mixed(80), executor=rk.Ray(workers=2), **options)
+    assert same(found, expected)
+    assert all(through_store) != here  # The first ones do, before it is known how large results are.
+    assert through_store[-8:] == [not here] * 8
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=50), st.integers(1, 64))

@@ -80,9 +80,22 @@ def identity(state: os.stat_result) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
+def memory_file_at(pid: int, fd: int, name: str) -> MemoryFile | None:
+    """The memory file of a name that a process has open under this number; None if it has none there."""
+    path = f"/proc/{pid}/fd/{fd}"
+    with suppress(OSError):
+        if os.readlink(path) == _target(name):
+            return MemoryFile(path, pid, identity(os.stat(path)))
+    return None
+
+
+def _target(name: str) -> str:
+    return f"/memfd:{_OWN}-{name} (deleted)"
+
+
 def find_memory_files(name: str) -> Iterator[MemoryFile]:
     """The memory files of a name that processes of this user have open, each once."""
-    target, seen = f"/memfd:{_OWN}-{name} (deleted)", set()
+    target, seen = _target(name), set()
     for pid in os.listdir("/proc") if CAN_BE_FOUND else []:
         with suppress(OSError, ValueError):  # It has ended, belongs to somebody else, or is no process.
             number = int(pid)

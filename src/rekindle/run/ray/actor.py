@@ -23,6 +23,7 @@ from rekindle.run.job import Job
 from rekindle.run.messages import CheckCopy, Described, Done, FromWorker, Unit
 from rekindle.run.ray.actor_cache import ActorCache, CacheRecipe
 from rekindle.run.ray.actor_channel import ActorChannel
+from rekindle.run.ray.lent_memory import Borrowed, Loan
 from rekindle.run.ray.sent_dataset import SentDataset
 from rekindle.run.worker import Worker
 from rekindle.run.worker_exception import WorkerException, worker_exception
@@ -42,7 +43,8 @@ class Loaded(NamedTuple):
     """What comes of a request: the worker's answers, and the memory that its rows or its batch are in.
 
     `spec` says how the rows lie there (`batch_layout.Layout` of as many rows as were asked for); it is None
-    if samples cannot be described, or all of them failed. `nbytes` is of the memory, 0 if there is none.
+    if samples cannot be described, or all of them failed. `lent_bytes` is how much is in the memory that was
+    lent for it, instead; `found_lent` says that there was such memory, and that it was found here.
     """
 
     done: Done
@@ -51,6 +53,8 @@ class Loaded(NamedTuple):
     uses_worker_id: bool
     others: tuple[FromWorker, ...]
     memory: NDArray[np.uint8] | None
+    lent_bytes: int = 0
+    found_lent: bool = False
     cache: StoreStats | None = None
 
 
@@ -64,6 +68,7 @@ class _Served:
             job.worker_init_fn(number)
         RecordingWorkerInfo.id_was_read = False
         self._requests = 0
+        self._borrowed = Borrowed()
         self._loader = sample_loader(job)
         self._start_worker()
 
@@ -83,24 +88,29 @@ class _Served:
             worker_seed=self._base_seed,
         )
 
-    def load(self, unit: Unit) -> Loaded:
-        loaded = self._load(unit)
+    def load(self, unit: Unit, loan: Loan | None) -> Loaded:
+        lent = self._borrowed.find(loan)
+        loaded = self._load(unit, lent)
         if loaded.done.mismatch and not any(isinstance(one, Described) for one in loaded.others):
             # They are not built like the first samples here; perhaps those were the odd ones.
             self._start_worker()
-            loaded = self._load(unit)
+            loaded = self._load(unit, lent)
         return loaded
 
-    def _load(self, unit: Unit) -> Loaded:
+    def _load(self, unit: Unit, lent: NDArray[np.uint8] | None) -> Loaded:
         self._requests += 1  # A number of its own: what was cancelled here once must not cancel another.
         channel, worker_id = self._channel, RecordingWorkerInfo
-        channel.begin(unit._replace(batch=self._requests))
+        channel.begin(unit._replace(batch=self._requests), lent)
         self._worker.serve()
         done = next(one for one in channel.sent if isinstance(one, Done))
         others = tuple(one for one in channel.sent if not isinstance(one, Done))
         nothing_described = any(isinstance(one, Described) and one.spec is None for one in others)
         described = nothing_described or channel.spec is not None
-        return Loaded(done, channel.spec, described, worker_id.id_was_read, others, channel.memory)
+        lent_bytes = channel.memory.nbytes if channel.memory is not None and channel.in_lent else 0
+        memory = None if lent_bytes else channel.memory
+        return Loaded(
+            done, channel.spec, described, worker_id.id_was_read, others, memory, lent_bytes, lent is not None
+        )
 
     def check_copy(self, epoch: int) -> list[FromWorker]:
         self._channel.begin(CheckCopy(epoch))
@@ -153,9 +163,9 @@ class LoadingActor:
             return where._replace(failure=failure)
         return where._replace(cache=cache.name)
 
-    def load(self, loader: str, unit: Unit) -> Loaded:
-        """Load a request of a loader."""
-        return self._serving(loader).load(unit)._replace(cache=self._caches[loader].stats)
+    def load(self, loader: str, unit: Unit, loan: Loan | None) -> Loaded:
+        """Load a request of a loader, into the memory that it lends if that is to be found here."""
+        return self._serving(loader).load(unit, loan)._replace(cache=self._caches[loader].stats)
 
     def check_copy(self, loader: str, epoch: int) -> list[FromWorker]:
         """Say whether loading has changed the copy of a loader's dataset."""

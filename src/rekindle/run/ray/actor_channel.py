@@ -32,6 +32,7 @@ class ActorChannel:
     Attributes:
         spec: How samples are built, as far as known.
         memory: What the request's samples, or its batch, were written to; None if there was nothing to write.
+        in_lent: Whether that is the memory which was lent for it.
 
     """
 
@@ -40,13 +41,18 @@ class ActorChannel:
         self.sent: list[FromWorker] = []
         self.spec: Spec | None = None
         self.memory: NDArray[np.uint8] | None = None
+        self.in_lent = False
+        self._lent: NDArray[np.uint8] | None = None
         self._inbox: deque[ToWorker] = deque()
         self._buffer = np.empty(0, dtype=np.uint8)
         self._unit: Unit | None = None
 
-    def begin(self, message: ToWorker) -> None:
-        """Give the worker one more message, and forget what it has answered to the last one."""
-        self.sent, self.memory = [], None
+    def begin(self, message: ToWorker, lent: NDArray[np.uint8] | None = None) -> None:
+        """Give the worker one more message, and forget what it has answered to the last one.
+
+        What it writes goes to the memory that is `lent`, if it has room there.
+        """
+        self.sent, self.memory, self.in_lent, self._lent = [], None, False, lent
         self._inbox.clear()
         if isinstance(message, Unit):
             self._unit = message
@@ -60,9 +66,13 @@ class ActorChannel:
         self._assign(unit, layout.nbytes)
 
     def _assign(self, unit: Unit, nbytes: int) -> None:
-        if self._buffer.nbytes < nbytes:  # Reused: Ray has copied the last result before the next request.
-            self._buffer = np.empty(nbytes + nbytes // 8, dtype=np.uint8)
-        self.memory = self.slots[_SLOT] = self._buffer[:nbytes]
+        if self._lent is not None and self._lent.nbytes >= nbytes:
+            self.in_lent, memory = True, self._lent
+        else:  # Reused: Ray has copied the last result before the next request.
+            if self._buffer.nbytes < nbytes:
+                self._buffer = np.empty(nbytes + nbytes // 8, dtype=np.uint8)
+            self.in_lent, memory = False, self._buffer
+        self.memory = self.slots[_SLOT] = memory[:nbytes]
         self._inbox.append(AssignSlot(unit.batch, unit.part, _SLOT))
 
     def receive(self) -> ToWorker | None:

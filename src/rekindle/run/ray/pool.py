@@ -32,6 +32,7 @@ from rekindle.run.ray import cluster
 from rekindle.run.ray.actor import Loaded, Started
 from rekindle.run.ray.actor_cache import without_store
 from rekindle.run.ray.actors import Actors
+from rekindle.run.ray.lent_memory import Lender, LentMemory
 from rekindle.run.ray.pace import Pace
 from rekindle.run.ray.schedule import Schedule, split
 from rekindle.run.ray.unit_results import NOTHING_SPENT, Request, UnitResults
@@ -53,6 +54,7 @@ class _Call:
     sent: float
     request: Request | None = None
     epoch: int | None = None  # of a check of its copy
+    lent: LentMemory | None = None
 
 
 class RayPool:
@@ -75,6 +77,7 @@ class RayPool:
         self._nodes: list[str | None] = [None] * self.size
         self._failed_starts = [0] * self.size
         self._schedule, self._pace = Schedule(self.size), Pace()
+        self._lender = Lender(self.size)
         self._units: dict[tuple[int, int], UnitResults] = {}
         self._layout: Layout | None = None
         self._events: list[tuple[int, Event]] = []
@@ -156,14 +159,18 @@ class RayPool:
         ref: object,
         request: Request | None = None,
         epoch: int | None = None,
+        lent: LentMemory | None = None,
     ) -> None:
-        call = self._calls[ref] = _Call(number, handle, time.monotonic(), request, epoch)
+        call = self._calls[ref] = _Call(number, handle, time.monotonic(), request, epoch, lent)
         self._at[number].append(call)
 
     def _load(self, number: int, request: Request) -> None:
         handle = self._actors.handle(number)
         request.copies += 1
-        self._call(number, handle, handle.load.remote(self._actors.loader, request.message()), request)
+        lent = self._lender.lend(number, request.nbytes(self._layout))
+        loan = None if lent is None else lent.loan
+        ref = handle.load.remote(self._actors.loader, request.message(), loan)
+        self._call(number, handle, ref, request, lent=lent)
 
     def _fill(self) -> None:
         """Send waiting requests to whoever has room, those with the least to do first."""
@@ -220,7 +227,7 @@ class RayPool:
         elif call.request is None:
             self._events += [(call.number, message) for message in result]
         else:
-            self._loaded(call.number, call.request, result, now - since)
+            self._loaded(call.number, call.request, self._with_lent(call, result), now - since)
 
     def _forget(self, ref: object) -> None:
         call = self._calls.pop(ref)
@@ -237,6 +244,15 @@ class RayPool:
         self._schedule.groups[call.number] = started.cache or call.number
         self._schedule.up.add(call.number)
         self._actors.started(call.number, started.pid)
+
+    def _with_lent(self, call: _Call, loaded: Loaded) -> Loaded:
+        """A result with what its actor has written to the memory that was lent for it."""
+        if call.lent is None:
+            return loaded
+        written = self._lender.take_back(
+            call.number, call.lent, found=loaded.found_lent, nbytes=loaded.lent_bytes
+        )
+        return loaded if written is None else loaded._replace(memory=written)
 
     def _loaded(self, number: int, request: Request, loaded: Loaded, seconds: float) -> None:
         spent = loaded.done.spent
@@ -312,6 +328,7 @@ class RayPool:
             requests = [*self._suspects(requests[0], error), *requests[1:]]
         for request in reversed(requests):
             self._again(request)
+        self._lender.note_new_actor(number)
         self._actors.drop(number, kill=True)  # It may be alive, and only out of reach.
         self._start(number)
         if not self._schedule.up and self._waiting_since is None:

@@ -113,4 +113,6 @@ def _stretch(rows: int, size: int, sample_seconds: float | None) -> int:
         int(seconds / max(sample_seconds, 1e-9)) + 1 for seconds in (_WORTHWHILE_SECONDS, _SHORT_SECONDS)
     )
     fewest = -(-rows // (size * _REQUESTS_PER_ACTOR))
-    return max(fewest, min(worthwhile, rows), min(short, evenly), 1)
+    length = max(fewest, min(worthwhile, rows), min(short, evenly), 1)
+    requests = max(-(-rows // length), 1)
+    return max(-(-rows // requests), 1)  # All about as long: a short last one costs as much as the others.

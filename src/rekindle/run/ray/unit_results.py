@@ -52,6 +52,12 @@ class Request:
             turns=_rows_of(unit.turns, rows),
         )
 
+    def nbytes(self, layout: Layout | None) -> int:
+        """The bytes of its result, as far as they are known."""
+        if self.unit.unit.kind == "rows":
+            return 0 if layout is None else Layout(layout.spec, len(self.rows)).nbytes
+        return 0 if self.unit.slot is None else self.unit.slot.nbytes
+
     def shown(self) -> str:
         """The samples, for an error."""
         indices = [self.unit.unit.indices[row] for row in self.rows]
