@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.answer import table
 from benchmarks.fresh_process import in_fresh_process
-from benchmarks.program import PROGRAMS, answer
+from benchmarks.program import PROGRAMS, answer, compile_kernels
 
 RESULTS = Path(__file__).parent / "results"
 FEWEST_TO_KEEP = 5
@@ -30,6 +30,7 @@ def main() -> int:
     answers: list[dict[str, Any]] = []
     failed: list[str] = []
     data = str(options.data.resolve()) if options.data else None
+    in_fresh_process(compile_kernels)
     for name in options.names or PROGRAMS:
         try:
             # In a process of its own, so that no program meets what another left in memory.

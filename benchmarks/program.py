@@ -45,6 +45,14 @@ PROGRAMS = (
 )
 
 
+def compile_kernels() -> None:
+    """Compile what loading would else begin without: programs measure what comes after the first minute."""
+    from rekindle.prepare import unit_pipeline
+
+    for floats in (True, False):
+        unit_pipeline.compile_kernels(floats, contiguous=True)
+
+
 def answer(name: str, rounds: int, data: str | None) -> dict[str, Any]:
     """What the program `name` found, as plain data, and what it was found with."""
     module = importlib.import_module(f"benchmarks.{name}")

@@ -77,7 +77,11 @@ def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
             whole_unit = UnitPipeline.write_mapped  # which reads its samples itself
             sleep_in(UnitPipeline, "write_mapped", whole_unit, lambda _, samples, *__: len(samples.files))
         else:
-            sleep_in(jpeg.simplejpeg, "decode_jpeg", lambda *_, **__: image, lambda *_: 1)
+
+            def decoded(*_: Any, min_height: int, **__: Any) -> Any:
+                return image[:min_height]
+
+            sleep_in(jpeg.simplejpeg, "decode_jpeg", decoded, lambda *_: 1)
         patches.enter_context(patch.object(settings, "threads_per_process", lambda *_: threads))
         yield
 

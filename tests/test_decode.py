@@ -6,11 +6,14 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from photographs import photographs
 from rekindle.core.limits import Limits
 from rekindle.errors import DecodeError
+from rekindle.prepare.decode import jpeg
 from rekindle.prepare.decode.decode import decode, decode_with, read_header
 
 
@@ -246,3 +249,27 @@ def test_a_truncated_jpeg_is_an_error_even_if_the_rows_that_are_needed_are_prese
         except DecodeError:
             continue
         np.testing.assert_array_equal(some, whole, err_msg=f"truncated to {length} of {len(data)} bytes")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, 640), st.sampled_from([0, 1, 3, 0xC0, 0xC2, 0xDA, 0xFF])), max_size=2
+    ),
+    length=st.one_of(st.none(), st.integers(3, 700)),
+    quality=st.sampled_from([50, 95]),
+)
+def test_a_jpeg_header_read_at_once_is_what_its_segments_say(changes, length, quality):
+    data = bytearray(saved(picture(), "JPEG", quality=quality))
+    for offset, value in changes:
+        data[offset % len(data)] = value
+
+    def frame(read):
+        try:
+            return read(bytes(data[:length]))
+        except DecodeError as error:
+            return str(error)
+
+    assert frame(jpeg.read_frame) == frame(jpeg._read_segments)
+    if not changes and length is None:
+        assert jpeg._USUAL(bytes(data)) is not None

@@ -79,6 +79,7 @@ def test_a_box_is_written_as_one_step_after_the_other_writes_it(shape, size, cut
     row = [[0, 5, *shape, *box, *flips, 1]]
     pipeline = Pipeline(STEPS, units=True)
     assert pipeline._unit is not None
+    pipeline._unit.compile_now()
     values, table = pipeline._unit._values, pipeline._table
     if kind == "looked up":
         values = table
@@ -88,7 +89,7 @@ def test_a_box_is_written_as_one_step_after_the_other_writes_it(shape, size, cut
     out = np.zeros((2, 3, *size), dtype=table.dtype)
     if kind == "channels last":
         out = np.zeros((2, *size, 3), dtype=table.dtype).transpose(0, 3, 1, 2)
-    unit_kernel.write_boxes(memory, 0, np.array(row, dtype=np.int64), values, out, width)
+    unit_kernel.box_writer(np.array(row, dtype=np.int64), values, out, width)(memory, 0)
     expected = np.zeros((3, *size), dtype=table.dtype)
     resized, fill = resample(image, box, size), np.zeros(3, dtype=np.uint8)
     fused_kernel.finish(resized, 0, 0, *flips, fill, table, fused_kernel.USE_TABLE, expected)
@@ -109,11 +110,11 @@ def test_an_impossible_plan_is_refused_before_anything_is_read(wrong: dict[str, 
     out = np.zeros((1, 3, 8, 8), dtype=np.uint8)
     values = np.empty((3, 0), dtype=np.uint8)
     memory = np.ones(48, dtype=np.uint8)
-    unit_kernel.write_boxes(memory, 0, plan_of(**size), values, out, 4)
+    unit_kernel.box_writer(plan_of(**size), values, out, 4)(memory, 0)
     assert out.all()
     out[:] = 0
     with pytest.raises(rk.ArgumentError):
-        unit_kernel.write_boxes(memory, 0, plan_of(**{**size, **wrong}), values, out, 4)
+        unit_kernel.box_writer(plan_of(**{**size, **wrong}), values, out, 4)(memory, 0)
     assert not out.any()
 
 

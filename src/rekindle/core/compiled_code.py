@@ -12,7 +12,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -74,6 +75,24 @@ def kernel(
     return decorate
 
 
+class NotCompiledError(Exception):
+    """A kernel that would have to be compiled, where that is not wanted."""
+
+
+class _Loading(threading.local):
+    only = False  # Nothing is to be compiled.
+
+
+@contextmanager
+def only_loading() -> Iterator[None]:
+    """Kernels that this thread asks for are loaded from disk; NotCompiledError if one is not there yet."""
+    before, _loading.only = _loading.only, True
+    try:
+        yield
+    finally:
+        _loading.only = before
+
+
 def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, object]) -> Function:
     check_compiled_code()
     import numba
@@ -88,9 +107,16 @@ def _compile(function: Function, signature: Callable[[], Signature], options: di
             if "no locator available" not in str(error):
                 raise
             _patience.kept = False  # Neither the folder of the package nor the user's can be written to.
+            if _loading.only:
+                raise NotCompiledError from error
             compiled = numba.njit(signature(), **settings)(function)
     made: Function = compiled
     return made
+
+
+def keeps_compiled_code() -> bool:
+    """Whether what is compiled is found by other processes, as far as is known."""
+    return _patience.kept
 
 
 def _name_by_sources(function: Any) -> None:
@@ -133,6 +159,8 @@ def _listener() -> Any:
 
     class Compilations(event.Listener):
         def on_start(self, event: object) -> None:
+            if _loading.only:
+                raise NotCompiledError
             _patience.start()
 
         def on_end(self, event: object) -> None:
@@ -178,6 +206,7 @@ class _Patience:
 
 
 _compiling = threading.RLock()
+_loading = _Loading()
 _patience = _Patience()
 
 

@@ -12,6 +12,7 @@ from threading import Thread
 
 from rekindle.choose import EndOfEpoch
 from rekindle.choose.position import CopyStates, IterablePosition, Position, with_copy
+from rekindle.core import compile_later
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Batch
 from rekindle.errors import WorkerError
@@ -63,6 +64,7 @@ class EpochIterator:
         self._ended = self._ending = False
         self._asking = False  # for a batch; if that is so at the start of `__next__`, the last call failed
         self._yielded = 0
+        self._compile_at = compile_later.first_look(time.perf_counter())
         self._length_claimed: int | None = getattr(loader, "_IterableDataset_len_called", None)
         # An epoch that is dropped halfway takes its workers with it, unless they are to persist.
         self._drop = weakref.finalize(self, _abandon, runner, settings.persistent_workers)
@@ -89,6 +91,8 @@ class EpochIterator:
             consume = counters.consume  # Added here, as below: a call a stage would cost more than the rest.
             consume.calls, consume.seconds = consume.calls + 1, consume.seconds + asked - progress.yielded_at
             progress.yielded_at = None
+        if asked > self._compile_at:
+            self._compile_at = compile_later.look_after(asked)
         if self._ended:
             self._close_if_ending()
             raise StopIteration

@@ -21,9 +21,8 @@ from rekindle.prepare.third_party_transforms import on_arrays
 
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
-    from rekindle.prepare.pipeline import Pipeline
 
-_READ_TOGETHER, _BYTES_TOGETHER = 16, 4 << 20  # files, and bytes that end it earlier
+_READ_TOGETHER, _BYTES_TOGETHER = 32, 4 << 20  # files, and bytes that end it earlier
 
 
 class ImageDataset(NativeImages):
@@ -52,10 +51,6 @@ class ImageDataset(NativeImages):
         self._third_party: Callable[[Image], Value] | None = None
         self._set_transform(transform, place, dtype, channels_last)
 
-    def _use(self, pipeline: Pipeline) -> None:
-        super()._use(pipeline)
-        self._maps = self._is_packed() and pipeline.runs_mapped()
-
     def _is_packed(self) -> bool:
         """Whether samples may be taken from the source's files; of others, only `read` is known."""
         return type(self.source) is Packed and "read" not in vars(self.source)
@@ -74,12 +69,8 @@ class ImageDataset(NativeImages):
         self._transform, self._built_from = transform, None
         self.releases_gil = self.draws_nothing = not self.decode
         if steps is not None:
-            limits = self._limits
-            # What is written straight from packed files is worth a longer first start; a folder is not.
-            units = self._is_packed()
-            self._run_steps(
-                steps, place, dtype=dtype, channels_last=channels_last, limits=limits, units=units
-            )
+            limits, self._maps = self._limits, self._is_packed()
+            self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, limits=limits, units=True)
             return
         if place != "cpu":
             raise ArgumentError(f"place={place!r} is for steps of rekindle.transforms.")
@@ -188,7 +179,7 @@ class ImageDataset(NativeImages):
         pipeline, read = self._pipeline, self.source.read
         indices = [*map(self._check, indices)]
         labels, left = None, [*range(len(indices))]
-        if self._maps:  # Raw images of packed files are written straight from there.
+        if self._maps and pipeline.runs_mapped():  # Raw images are written straight from packed files.
             assert isinstance(self.source, Packed)
             mapped = self.source.mapped(np.array(indices, dtype=np.int64))
             left, labels = pipeline.run_mapped(mapped, uniforms, out), mapped.labels.tolist()

@@ -31,12 +31,12 @@ from rekindle.prepare.decode.partial_decode import decode_window
 from rekindle.prepare.decode.raw_pixels import check_pixels, crop_first, writable
 from rekindle.prepare.fused_kernel import Values
 from rekindle.prepare.fusion import (
-    BoundStep,
     FusedTail,
     bind,
     crop_of_unit,
     crop_offsets,
     crops_many,
+    find_first_window,
     find_fused_tail,
     merge_point_steps,
     split_at_conversion,
@@ -45,7 +45,6 @@ from rekindle.prepare.lookup_table import lookup_table, normalization_of
 from rekindle.prepare.output import Output
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.compose import has_function, input_checks
-from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import FirstChannel
@@ -65,8 +64,8 @@ class Pipeline:
         limits: How large an image may be, as decoded and after every step.
         size: Height and width of all images before the first step, if they have one size.
         after_function: Whether the input is what a user's function returned, and may be anything.
-        units: Whether to compile, where it is possible, what runs a whole unit in one call (`unit_pipeline`).
-            That takes longer the first time on a machine.
+        units: Whether to run whole units in one call (`unit_pipeline`), where that is possible, as soon as
+            the kernels for it are compiled.
 
     Attributes:
         uniforms: How many uniform random numbers a sample needs.
@@ -124,19 +123,20 @@ class Pipeline:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
         fuses_all = units and self._can_fuse and not self._after and not self._is_grey
         self._unit = self._unit_pipeline(tail, steps_on_tensors) if fuses_all else None
+        ready = self._unit_if_ready() is not None
         self._constants = (
-            normalization_of(steps_on_tensors, self._table, channels_last)
-            if self._unit is None
-            else fused_kernel.USE_TABLE
+            fused_kernel.USE_TABLE
+            if ready
+            else normalization_of(steps_on_tensors, self._table, channels_last)
         )
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
-        self._first_window = _first_window(self._middle)
+        self._first_window = find_first_window(self._middle)
         self._flips = [
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
         ]
         self._changes_nothing = not self._converts and not self._unfused
         self.output = self._fixed_output(size)
-        self._compile_kernels()
+        self._compile_kernels(for_units=ready)
 
     def _unit_pipeline(self, tail: FusedTail, on_tensors: Sequence[Step]) -> UnitPipeline | None:
         crop = crop_of_unit(tail)
@@ -144,14 +144,17 @@ class Pipeline:
             return None
         from rekindle.prepare.unit_pipeline import UnitPipeline
 
-        return UnitPipeline(crop, tail.flips, self._table, on_tensors, self._channels_last, self.limits)
+        last, contiguous = self._channels_last, self._converts and not self._channels_last
+        return UnitPipeline(crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits)
 
-    def _compile_kernels(self) -> None:
+    def _unit_if_ready(self) -> UnitPipeline | None:
+        return self._unit if self._unit is not None and self._unit.is_ready() else None
+
+    def _compile_kernels(self, for_units: bool) -> None:
         """Compile what the steps need, or load it: before there are workers, which would each do it."""
         if self.uniforms:
             compile_uniforms()
-        if self._unit is not None:
-            self._unit.compile_kernels(self._converts and not self._channels_last)
+        if for_units:
             return
         for one in self._middle:
             one.step.compile_kernels()
@@ -199,23 +202,23 @@ class Pipeline:
 
         `out` and `uniforms` have a row for each sample of the unit, of which these may be some.
         """
-        left: Sequence[int] = range(len(stored))
-        if self._unit is not None:
-            left = self._unit.write(stored, rows, uniforms, self._planes(out))
+        unit = self._unit_if_ready()
+        if unit is None:
+            left: Sequence[int] = range(len(stored))
+        else:
+            left = unit.write(stored, rows, uniforms, self._planes(out))
         for number in left:
             row = rows[number]
             self._finish(self._begin(stored[number], uniforms[row]), uniforms[row], out[row])
+
+    def runs_mapped(self) -> bool:
+        """Whether `run_mapped` can be called."""
+        return self._unit_if_ready() is not None
 
     def run_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
         """Write the results for pixels that lie in mapped files; returns the rows that this cannot do."""
         assert self._unit is not None
         return self._unit.write_mapped(samples, uniforms, self._planes(out))
-
-    def runs_mapped(self) -> bool:
-        """Whether `run_mapped` can be called; compiles what it needs, or loads it."""
-        if self._unit is not None:
-            self._unit.compile_for_mapped()
-        return self._unit is not None
 
     def _planes(self, out: Values) -> Values:
         return out if self._converts else out.transpose(0, 3, 1, 2)
@@ -228,22 +231,23 @@ class Pipeline:
 
     def make(self, data: Stored, uniforms: Uniforms) -> Value:
         """The result for a file's bytes (or for pixels), in memory of its own."""
-        if self._unit is None:
+        unit = self._unit_if_ready()
+        if unit is None:
             return self._finish(self._begin(data, uniforms), uniforms, None)
-        out = self._empty(*self._unit.size)
+        out = self._empty(*unit.size)
         self.run(data, uniforms, out)
         return torch.from_numpy(out) if self._converts else out
 
     def run_image(self, image: Value, uniforms: Uniforms, out: Values) -> None:
         """Like `run`, for an image that is decoded already."""
-        if self._unit is not None and is_rgb(image):
+        if is_rgb(image) and self._unit_if_ready() is not None:
             self.run(image, uniforms, out)
         else:
             self._finish(self._apply_middle(image, uniforms), uniforms, out)
 
     def make_image(self, image: Value, uniforms: Uniforms) -> Value:
         """Like `make`, for an image that is decoded already."""
-        if self._unit is not None and is_rgb(image):
+        if is_rgb(image) and self._unit_if_ready() is not None:
             return self.make(image, uniforms)
         return self._finish(self._apply_middle(image, uniforms), uniforms, None)
 
@@ -390,10 +394,3 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline([{', '.join(map(repr, self.steps))}])"
-
-
-def _first_window(steps: Sequence[BoundStep[Step]]) -> BoundStep[WindowStep] | None:
-    """The first step, if it crops or resizes."""
-    if steps and isinstance(steps[0].step, WindowStep):
-        return BoundStep(steps[0].step, steps[0].uniforms)
-    return None

@@ -11,7 +11,8 @@ The kernel checks all that it is given before it reads or writes: what lies in a
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 import numba
 import numpy as np
@@ -25,6 +26,7 @@ from rekindle.prepare.unit_plan import COLUMNS, Column, Plan
 
 check_compiled_code()
 
+_FLOAT = np.dtype(np.float32)
 _KEEP = 8 << 20  # words: larger scratch memory is freed after use
 _scratch = threading.local()
 
@@ -231,31 +233,40 @@ def _write(
     return -1
 
 
-def compile_write(dtype: np.dtype[Any], contiguous: bool) -> None:
-    """Compile the kernel for results of this kind, or load it: before workers, which would each do it."""
-    _write(dtype == np.float32, contiguous)
+def compile_write(floats: bool, contiguous: bool) -> None:
+    """Compile the kernel for results of this kind, or load it."""
+    _write(floats, contiguous)
 
 
-def write_boxes(pixels: Bytes, source: int, plan: Plan, values: Table, out: Values, widest: int) -> None:
-    """Write what the plan says of these pixels to `out`, samples × channels × rows × columns.
+WriteBoxes: TypeAlias = Callable[[Bytes, int], None]  # pixels, and the number of this memory in the plan
+
+
+def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteBoxes:
+    """A function that writes what the plan says of some pixels to `out`.
+
+    It is called with the memory that images lie in, one after the other or among other things, and with the
+    number of this memory in the plan: rows of the plan with another one are left alone.
 
     Args:
-        pixels: The memory that images lie in, one after the other or among other things.
-        source: The number of this memory in the plan; other rows are left alone.
-        plan: Where each sample is, and what of it is wanted.
+        plan: Where each sample is, and what of it is wanted, when the function is called.
         values: A table (3 × 256), the constants of `normalization` (3 × 3), or nothing (3 × 0): bytes as
             they are.
-        out: The rows that the plan names.
+        out: The rows that the plan names, samples × channels × rows × columns.
         widest: The greatest width of a box in the plan.
 
     """
-    write = _write(out.dtype == np.float32, out.flags.c_contiguous)
-    wrong = write(pixels, source, plan, *_scratch_words(out.shape[2], out.shape[3], widest), values, out)
-    if wrong >= 0:
-        row = plan[wrong].tolist() if wrong < len(plan) else plan.shape
-        raise ArgumentError(
-            f"cannot write {row} of {pixels.size} bytes to an array of {out.dtype} {out.shape}"
-        )
+    kernel = _write(out.dtype == _FLOAT, out.flags.c_contiguous)
+    words, written, read, sums = _scratch_words(out.shape[2], out.shape[3], widest)
+
+    def write(pixels: Bytes, source: int) -> None:
+        wrong = kernel(pixels, source, plan, words, written, read, sums, values, out)
+        if wrong >= 0:
+            row = plan[wrong].tolist() if wrong < len(plan) else plan.shape
+            raise ArgumentError(
+                f"cannot write {row} of {pixels.size} bytes to an array of {out.dtype} {out.shape}"
+            )
+
+    return write
 
 
 _Scratch = tuple[NDArray[np.uint64], Bytes, Bytes, NDArray[np.uint16]]
@@ -280,4 +291,4 @@ def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) ->
     """Write a whole image to `out`, channels × rows × columns, computed with these constants."""
     height, width = image.shape[:2]
     plan = np.array([[0, 0, height, width, 0, 0, height, width, 0, 0, 0]])
-    write_boxes(image.reshape(-1), 0, plan, constants, out[None], width)
+    box_writer(plan, constants, out[None], width)(image.reshape(-1), 0)

@@ -4,14 +4,20 @@ What concerns all samples of a unit (random numbers, boxes, flips) is done for a
 plan; of images that need no decoding, the pixels as well. The others are decoded one by one, and written by
 the same kernel. The results are those of the steps one by one, to the bit; Python is needed little, and so
 is the GIL.
+
+The kernels take long to compile. So those that are not on disk yet are compiled later, in another process,
+and until they are there, samples are loaded one by one.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from rekindle.core.compile_later import compile_later
+from rekindle.core.compiled_code import NotCompiledError, only_loading
 from rekindle.core.limits import Limits
 from rekindle.errors import ArgumentError
 from rekindle.fetch.source import MappedSamples, Stored
@@ -31,6 +37,14 @@ from rekindle.prepare.unit_plan import COLUMNS, Column, Plan
 from rekindle.prepare.unit_windows import bounds_of, compile_boxes, find_boxes
 
 _NOTHING = np.empty((3, 0), dtype=np.uint8)  # to convert with
+_LOOK_EVERY = 2.0  # seconds, for kernels that another process compiles
+
+
+def compile_kernels(floats: bool, contiguous: bool) -> None:
+    """Compile all that units with results of this kind need, or load it."""
+    compile_boxes()
+    compile_raw_headers()
+    unit_kernel.compile_write(floats, contiguous)
 
 
 class UnitPipeline:
@@ -43,6 +57,7 @@ class UnitPipeline:
         table: Table,
         on_tensors: Sequence[Step],
         channels_last: bool,
+        contiguous: bool,
         limits: Limits,
     ) -> None:
         self.size = crop.step.size
@@ -55,19 +70,39 @@ class UnitPipeline:
             )
             for flip in flips
         ]
-        constants = normalization_of(on_tensors, table, channels_last, unit_kernel.convert_image)
-        # Bytes that stay as they are need no table.
-        self._values = constants if constants.size else _NOTHING if table is fused_kernel.IDENTITY else table
+        self._table, self._on_tensors, self._channels_last = table, on_tensors, channels_last
+        self._kernels = table.dtype == np.float32, contiguous
         self._limits = limits
+        self._values: Table | None = None  # that pixels are converted with; not known without the kernels
+        self._look_at = 0.0  # for the kernels on disk
 
-    def compile_kernels(self, contiguous: bool) -> None:
-        """Compile what is needed, or load it: before there are workers, which would each do it."""
-        compile_boxes()
-        unit_kernel.compile_write(self._values.dtype, contiguous)
+    def __getstate__(self) -> dict[str, object]:
+        # The same whether the kernels are there or not: fingerprints are made of it.
+        return {**self.__dict__, "_values": None, "_look_at": 0.0}
 
-    def compile_for_mapped(self) -> None:
-        """Likewise for `write_mapped`."""
-        compile_raw_headers()
+    def is_ready(self) -> bool:
+        """Whether the kernels are there; loads them if so. Otherwise they will be compiled later."""
+        if self._values is not None:
+            return True
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_EVERY
+        try:
+            with only_loading():
+                self.compile_now()
+        except NotCompiledError:
+            compile_later(__name__, compile_kernels.__name__, *self._kernels)
+        return self._values is not None
+
+    def compile_now(self) -> None:
+        """Compile the kernels, or load them."""
+        compile_kernels(*self._kernels)
+        table = self._table
+        constants = normalization_of(self._on_tensors, table, self._channels_last, unit_kernel.convert_image)
+        # Bytes that stay as they are need no table.
+        is_identity = table.dtype == np.uint8 and np.array_equal(table, fused_kernel.IDENTITY)
+        self._values = constants if constants.size else _NOTHING if is_identity else table
 
     def _plan(self, rows: Sequence[int], uniforms: Uniforms, out: Values) -> Plan:
         if out.shape != (len(uniforms), 3, *self.size):
@@ -92,11 +127,15 @@ class UnitPipeline:
         for number, file in samples.memory.items():
             read_raw_headers(file, number, plan, samples.lengths, self._limits.pixels)
         self._find_boxes(plan, uniforms)
-        widest = int(plan[:, Column.BOX_WIDTH].max(initial=0))
+        write = self._writer(plan, out)
         for number, file in samples.memory.items():
-            unit_kernel.write_boxes(file, number, plan, self._values, out, widest)
+            write(file, number)
         left: list[int] = np.flatnonzero(plan[:, Column.SOURCE] < 0).tolist()
         return left
+
+    def _writer(self, plan: Plan, out: Values) -> unit_kernel.WriteBoxes:
+        assert self._values is not None
+        return unit_kernel.box_writer(plan, self._values, out, int(plan[:, Column.BOX_WIDTH].max(initial=0)))
 
     def write(
         self, stored: Sequence[Stored], rows: Sequence[int], uniforms: Uniforms, out: Values
@@ -107,21 +146,23 @@ class UnitPipeline:
         plan[:, Column.HEIGHT : Column.WIDTH + 1] = [header[:2] for header in headers]
         plan[:, Column.SOURCE] = range(len(stored))
         self._find_boxes(plan, uniforms)
-        left = []
-        for number, (source, _, height, _, *numbers) in enumerate(plan.tolist()):
+        write, size, left = self._writer(plan, out), self.size, []
+        boxes = map(tuple, plan[:, Column.TOP : Column.BOX_WIDTH + 1].tolist())
+        for number, (data, header, source, box) in enumerate(
+            zip(stored, headers, plan[:, Column.SOURCE].tolist(), boxes, strict=True)
+        ):
             if source < 0:
                 left.append(number)
                 continue
-            data, box = stored[number], tuple(numbers[:4])
             if isinstance(data, np.ndarray):
                 pixels = data
             else:
-                pixels, found = decode_box(headers[number], data, box, self.size)
+                pixels, found = decode_box(header, data, box, size)
                 if found is not box:
                     plan[number, Column.HEIGHT : Column.BOX_WIDTH + 1] = *pixels.shape[:2], *found
-                elif len(pixels) != height:
+                elif len(pixels) != header.height:
                     plan[number, Column.HEIGHT] = len(pixels)
-            unit_kernel.write_boxes(pixels.reshape(-1), number, plan, self._values, out, box[3])
+            write(pixels.reshape(-1), number)
         return left
 
 

@@ -33,6 +33,14 @@ _SCAN = 0xDA  # where the pixels start
 _MARKER = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)  # any number of 0xFF may precede one
 _SEGMENT = struct.Struct(">BBH").unpack_from  # 0xFF, marker, length from here
 _FRAME = struct.Struct(">BHHB").unpack_from  # bits, height, width, components
+# The commonest header, to be read at once: as libjpeg writes it, with tables of the usual lengths.
+_USUAL = re.compile(
+    rb"\xff\xd8(?:\xff\xe0\x00\x10.{14})?(?:\xff\xdb(?:\x00\x43.{65}|\x00\x84.{130}))+"
+    rb"\xff([\xc0\xc1]\x00\x11\x08....\x03).{9}"
+    rb"(?:\xff\xc4(?:\x00\x1f.{29}|\x00\xb5.{179}|\x01\xa2.{416}))+\xff\xda\x00\x0c\x03.{5}",
+    re.DOTALL,
+).match
+_SIZE = struct.Struct(">HH").unpack_from  # rows, columns
 _MOST_SEGMENTS = 20_000  # before the pixels: a gigabyte of metadata, in segments of the greatest length
 _MOST_SCANS = 100  # each goes over all pixels, however short it is; encoders make about ten
 _LOST = (
@@ -65,6 +73,17 @@ class Frame(NamedTuple):
 def read_frame(data: Encoded) -> Frame:
     """The frame header of a JPEG, found as libjpeg finds it; DecodeError if libjpeg would find none."""
     # Both have to read the same size: what is decoded is only as large as what was announced.
+    usual = _USUAL(data)
+    if usual is not None:
+        rows_at = usual.start(1) + 4
+        height, width = _SIZE(data, rows_at)
+        if height and width:
+            return Frame(height, width, rows_at if data[-2:] == _END else 0, plain=True)
+    return _read_segments(data)
+
+
+def _read_segments(data: Encoded) -> Frame:
+    """The same for any header, segment by segment."""
     height = width = components = rows_at = kind = 0
     plain = restarts = False
     offset, last = 2, len(data) - 10

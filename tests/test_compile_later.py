@@ -1,0 +1,182 @@
+"""Kernels that can wait: loading begins without them, goes on with them, and gives the same bytes."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from PIL import Image
+
+import rekindle as rk
+from rekindle.core import compile_later, compiled_code
+from rekindle.prepare import unit_pipeline
+from rekindle.prepare.unit_pipeline import UnitPipeline
+from waiting import eventually
+
+T = rk.transforms
+STEPS = [T.RandomResizedCrop(9), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_later, "_wanted", {})
+    monkeypatch.setattr(compile_later, "_asked", set())
+    monkeypatch.setattr(compile_later, "_processes", [])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    (root / "class").mkdir()
+    for number in range(12):
+        pixels = np.random.default_rng(number).integers(0, 256, (20 + number, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / "class" / f"{number}.jpg")
+    return root
+
+
+def test_what_is_not_compiled_is_not_compiled_where_only_loading_is_allowed():
+    @compiled_code.kernel(lambda: numba.int64(numba.int64))
+    def thrice(number):
+        return 3 * number
+
+    for _ in range(2):
+        with compiled_code.only_loading(), pytest.raises(compiled_code.NotCompiledError):
+            thrice()
+    assert thrice()(7) == 21
+    with compiled_code.only_loading():
+        assert thrice()(7) == 21
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_the_same_before_and_after_the_kernels_are_there(folder, monkeypatch, workers):
+    def epochs(loader: rk.DataLoader) -> list[bytes]:
+        return [images.numpy().tobytes() for _ in range(2) for images, _ in loader]
+
+    def loader() -> rk.DataLoader:
+        return rk.DataLoader(rk.open(folder, STEPS), batch_size=5, shuffle=True, seed=3, num_workers=workers)
+
+    ready = loader()
+    ready.dataset._pipeline._unit.compile_now()
+    with_kernels = epochs(ready)
+    with monkeypatch.context() as patch:
+        patch.setattr(UnitPipeline, "is_ready", lambda _: False)
+        late = loader()
+        without = epochs(late)
+    ready_now = epochs(loader())
+    assert with_kernels == without == ready_now
+
+
+def test_a_pipeline_asks_for_its_kernels_and_uses_them_when_they_are_there(folder, monkeypatch):
+    there = False
+
+    def not_yet(floats: bool, contiguous: bool) -> None:
+        assert (floats, contiguous) == (True, True)
+        if not there:
+            raise compiled_code.NotCompiledError
+
+    monkeypatch.setattr(unit_pipeline, "compile_kernels", not_yet)
+    monkeypatch.setattr(unit_pipeline, "_LOOK_EVERY", 0.0)
+    not_yet.__name__ = "compile_kernels"
+    dataset = rk.open(folder, STEPS)
+    unit = dataset._pipeline._unit
+    state = unit.__getstate__()
+    assert not unit.is_ready()
+    assert [*compile_later._wanted] == [("rekindle.prepare.unit_pipeline", "compile_kernels", (True, True))]
+    there = True
+    assert unit.is_ready()
+    same = [one is other for one, other in zip(state.values(), unit.__getstate__().values(), strict=True)]
+    assert all(same)
+
+
+def test_a_process_is_started_once_and_only_if_loading_goes_on(monkeypatch):
+    started: list[str] = []
+
+    class Process:
+        returncode: int | None = None
+
+        def poll(self) -> int | None:
+            return self.returncode
+
+    process = Process()
+
+    def start(program: str) -> None:
+        started.append(program)
+        compile_later._processes.append(process)
+
+    monkeypatch.setattr(compile_later, "_start", start)
+    assert compile_later.first_look(10.0) == math.inf
+    compile_later.compile_later("math", "floor", True)
+    assert compile_later.first_look(10.0) == 15.0
+    assert compile_later.look_after(15.5) == 20.5
+    compile_later.compile_later("math", "floor", True)
+    assert compile_later.look_after(20.5) == 25.5
+    process.returncode = 1
+    assert compile_later.look_after(25.5) == math.inf
+    assert len(started) == 1
+
+
+def test_the_process_calls_what_was_asked_for_and_leaves_nothing(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "compiles_nothing.py").write_text(
+        "from pathlib import Path\n"
+        "import os\n"
+        f"def note(value): Path({str(tmp_path / 'noted')!r}).write_text(f'{{value}} {{os.nice(0)}}')\n"
+    )
+    compile_later.compile_later("compiles_nothing", "note", True)
+    assert compile_later.look_after(1.0) == 6.0
+    (process,) = compile_later._processes
+    eventually(lambda: compile_later.look_after(6.0) == math.inf)
+    assert process.returncode == 0
+    assert (tmp_path / "noted").read_text() == "True 19"
+    assert not Path(f"/proc/{process.pid}").exists()
+
+
+def test_without_a_folder_for_compiled_code_no_process_is_started(monkeypatch):
+    monkeypatch.setattr(compile_later, "keeps_compiled_code", lambda: False)
+    compile_later.compile_later("math", "floor", True)
+    assert compile_later.look_after(1.0) == math.inf
+    assert not compile_later._processes
+
+
+def test_a_forked_process_does_not_compile_what_another_asked_for():
+    compile_later.compile_later("math", "floor", True)
+    child = os.fork()
+    if not child:
+        os._exit(3 if compile_later.first_look(0.0) == math.inf else 4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert compile_later.first_look(0.0) == 5.0
+
+
+SCRIPT = """
+import sys, time, rekindle as rk
+from rekindle.core import compile_later
+from rekindle.prepare.unit_pipeline import UnitPipeline
+compile_later._START_AFTER = 0.0
+T = rk.transforms
+steps = [T.RandomResizedCrop(9), T.ToTensor()]
+dataset = rk.open(sys.argv[1], steps)
+unit = dataset._pipeline._unit
+before = unit.is_ready()
+loader = rk.DataLoader(dataset, batch_size=4, seed=1)
+seen = set()
+while not unit.is_ready():
+    seen |= {images.numpy().tobytes() for images, _ in loader}
+    time.sleep(0.1)
+batches = {images.numpy().tobytes() for images, _ in rk.DataLoader(dataset, batch_size=4, seed=1)}
+print(before, batches <= seen)
+"""
+
+
+@pytest.mark.slow
+def test_on_a_new_machine_loading_goes_on_with_what_was_compiled_beside_it(folder, tmp_path):
+    (tmp_path / "compiled").mkdir(mode=0o700)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        env=environment, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert ended.stdout == "False True\n"
