@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_what_is_not_compiled_is_not_compiled_where_only_loading_is_allowed():
+def test_what_is_not_compiled_is_not_compiled_where_only_loading_is_allowed(monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
     @compiled_code.kernel(lambda: numba.int64(numba.int64))
     def thrice(number):
         return 3 * number
@@ -49,6 +51,7 @@ def test_what_is_not_compiled_is_not_compiled_where_only_loading_is_allowed():
     assert thrice()(7) == 21
     with compiled_code.only_loading():
         assert thrice()(7) == 21
+    assert [*tmp_path.rglob("*.nbi")]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
