@@ -284,13 +284,13 @@ class ReadsMore(rk.InfoBatch):
 @pytest.mark.parametrize(
     ("method", "most"),
     [
-        (rk.InfoBatch(epochs=5), 16),
-        (rk.SelectiveBackprop(), 16),
-        (rk.OnlineBatchSelection(epochs=5), 16),
-        (rk.RandomSubset(), 16),
-        (rk.Kakurenbo(epochs=5), 21),
-        (rk.ActiveBias(), 36),
-        (rk.Buckets(), 41),
+        (rk.InfoBatch(epochs=5), 8),
+        (rk.SelectiveBackprop(), 8),
+        (rk.OnlineBatchSelection(epochs=5), 8),
+        (rk.RandomSubset(), 8),
+        (rk.Kakurenbo(epochs=5), 13),
+        (rk.ActiveBias(), 18),
+        (rk.Buckets(), 23),  # and one for what waits
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -305,14 +305,14 @@ def test_a_method_keeps_only_what_it_reads(method, most):
         scores.note(epoch, found)
         everything.note(epoch, found)
     kept = {name: array for name, array in scores.arrays().items() if array.flags.writeable}
-    assert sum(array.nbytes for array in kept.values()) <= most * size
+    assert sum(array.nbytes for array in {id(one): one for one in kept.values()}.values()) <= most * size
     for name, array in kept.items():
-        assert np.array_equal(array, everything.arrays()[name], equal_nan=True)
+        np.testing.assert_allclose(array, everything.arrays()[name], rtol=1e-5)
     ids, weights = copy.deepcopy(method).plan(4, scores)
     expected_ids, expected_weights = copy.deepcopy(method).plan(4, everything)
     assert np.array_equal(ids, expected_ids)
     assert (weights is None) == (expected_weights is None)
-    assert weights is None or np.array_equal(weights, expected_weights)
+    assert weights is None or weights == pytest.approx(expected_weights, rel=1e-5)
 
 
 def test_a_derived_method_has_all_scores():

@@ -108,8 +108,7 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
 # Python prints, and does not raise, what is raised while it closes a generator, or calls back for an object,
 # that nobody holds any more.
 @pytest.mark.filterwarnings(
-    "ignore:(?s)Exception ignored.*(KeyboardInterrupt|TimeLimitError):"
-    "pytest.PytestUnraisableExceptionWarning"
+    "ignore:(?s)Exception ignored.*(KeyboardInterrupt|TimeLimitError):pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeLimitError])

@@ -151,7 +151,7 @@ def test_what_is_nested_without_end_is_refused(saved):
         ("scores", "loss", float("inf")),
         ("scores", "probability", float("nan")),
         ("scores", "probability", 7.0),
-        ("scores", "correct", 2),
+        ("measured", "correct", 2),
         ("scores", "epoch", 2**31 - 1),
         ("scores", "loads", -1),
         ("scores", "rival", 7.0),

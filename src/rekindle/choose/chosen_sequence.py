@@ -13,6 +13,7 @@ from rekindle.choose.planned_rows import PlannedRows, constant
 from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.refurbish_sequence import CostsOf
+from rekindle.choose.sample_ids import Ids, are_ascending
 from rekindle.choose.shard import EpochLayout, Shard
 from rekindle.core import counter_rng
 from rekindle.core.keyed_permutation import KeyedPermutation
@@ -34,24 +35,32 @@ class ArraySequence:
         return self._rows.part(slice(first, first + count * stride, stride))
 
 
-class ShuffledRows:
-    """The same in a keyed order, which is evaluated as rows are asked for."""
+class ChosenRows:
+    """Chosen samples, none of which is reused: as they are, or in an order that is evaluated as they come."""
 
     first_rank = 0
 
-    def __init__(self, rows: PlannedRows, epoch: int, order: KeyedPermutation) -> None:
-        self._rows, self.epoch, self.length, self._order = rows, epoch, len(rows.ids), order
+    def __init__(
+        self, ids: Ids, weights: NDArray[np.float32], epoch: int, order: KeyedPermutation | None
+    ) -> None:
+        self._ids, self._weights, self.epoch, self._order = ids, weights, epoch, order
+        self._turns, self.length = _turns(ids, epoch), len(ids)
         self.period = max(self.length, 1)
 
     def rows(self, first: int, count: int, stride: int) -> PlannedRows:
         """The rows at `first`, `first + stride`, …"""
-        return self._rows.part(self._order.forward(first + stride * np.arange(count)))
+        rows = first + stride * np.arange(count)
+        if self._order is not None:
+            rows = self._order.forward(rows)
+        ids, turns = self._ids[rows].astype(np.int64, copy=False), self._turns
+        turns = turns if isinstance(turns, int) else turns[rows]
+        return PlannedRows(ids, self.epoch, turns, constant(np.bool_(True), count), self._weights[rows])
 
 
 def chosen_sequence(
-    ids: _Numbers,
+    chosen: Ids,
     weights: NDArray[np.float32],
-    uses: _Numbers,
+    uses: _Numbers | None,
     cached: _Numbers | None,
     dealt: Dealt | None = None,
     *,
@@ -66,17 +75,17 @@ def chosen_sequence(
 ) -> EpochSequence:
     """Chosen samples, shuffled or as they are, for ranks that take them in turn.
 
-    `weights` says what each counts for, and `uses` how often it was used before: by that, and not by epochs,
-    its cached result ages. `cached` are the generations that the rows use, where these do not follow from
-    `refresh`; −1 is none, for a row that is left out. Ranks that the rows were `dealt` to have those of a
-    shuffled epoch, whoever lays it out.
+    `weights` says what each counts for, and `uses`, with `refresh`, how often it was used before: by that,
+    and not by epochs, its cached result ages. `cached` are the generations that the rows use, where these do
+    not follow from `refresh`; −1 is none, for a row that is left out. Ranks that the rows were `dealt` to
+    have those of a shuffled epoch, whoever lays it out.
     """
-    turns = _turns(ids, epoch)
     if refresh is None:
-        rows = PlannedRows(ids, epoch, turns, constant(np.bool_(True), len(ids)), weights)
-        if not shuffle:
-            return ArraySequence(rows, epoch)
-        return ShuffledRows(rows, epoch, shuffled_order(len(ids), seed, epoch))
+        order_of_rows = shuffled_order(len(chosen), seed, epoch) if shuffle else None
+        return ChosenRows(chosen, weights, epoch, order_of_rows)
+    assert uses is not None  # They are counted where something is reused.
+    ids = chosen.astype(np.int64, copy=False)
+    turns = _turns(ids, epoch)
     generations = refresh.generations(ids, uses) if cached is None else cached
     is_due = (generations == uses) | (generations < 0)
     generations = np.where(is_due, uses, generations)
@@ -151,8 +160,8 @@ def _without(order: _Numbers, left_out: _Numbers) -> _Numbers:
     return order if not len(left_out) else order[~np.isin(order, left_out)]
 
 
-def _turns(ids: _Numbers, epoch: int) -> int | _Numbers:
+def _turns(ids: Ids, epoch: int) -> int | _Numbers:
     """A turn for each row: occurrences are counted in `ids`, whichever order and rank they get."""
-    if (ids[1:] > ids[:-1]).all() or np.bincount(ids).max(initial=0) <= 1:
+    if are_ascending(ids) or np.bincount(ids).max(initial=0) <= 1:
         return epoch
     return epoch + earlier_occurrences(ids) * counter_rng.NEXT_DRAW

@@ -16,7 +16,7 @@ _MOST_DRAWS = 2**31 - 1
 _LARGEST = 2**30  # ids from here on, and negative ones, are counted one by one
 
 
-def earlier_occurrences(values: _Ids) -> _Ids:
+def earlier_occurrences(values: NDArray[np.integer]) -> _Ids:
     """For each value, how many equal ones come before it.
 
     >>> earlier_occurrences(np.array([5, 3, 5, 5, 3])).tolist()

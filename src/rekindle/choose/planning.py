@@ -13,6 +13,7 @@ from rekindle.choose.plan import EpochPlan, EpochSequence
 from rekindle.choose.rank_homes import Dealt
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.refurbish_sequence import CostsOf, RefurbishSequence
+from rekindle.choose.sample_ids import Ids
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 
 
@@ -79,9 +80,9 @@ def plan_epoch(
 
 
 def plan_chosen(
-    ids: NDArray[np.int64],
+    ids: Ids,
     weights: NDArray[np.float32],
-    uses: NDArray[np.int64],
+    uses: NDArray[np.int64] | None,
     cached: NDArray[np.int64] | None,
     dealt: Dealt | None = None,
     *,

@@ -34,8 +34,10 @@ class RefreshByUse:
 
     def recompute(self, choice: Choice, epoch: int, scores: Scores) -> tuple[Choice, NDArray[np.int64]]:
         """The choice with the results that its rows use, and the samples that are recomputed, each once."""
+        assert choice.uses is not None
         left_out = self._left_out(choice)
-        rows = choice.ids if self.shuffle else choice.ids[: len(choice.ids) - left_out]
+        rows = choice.ids.astype(np.int64, copy=False)
+        rows = rows if self.shuffle else rows[: len(rows) - left_out]
         ids, counts = np.unique(rows, return_counts=True)
         made = scores.made[ids]
         drawn = counter_rng.seeds(scores.seed, ids, epoch, counter_rng.Step.RECOMPUTE)
@@ -56,9 +58,10 @@ class RefreshByUse:
         if choice.cached is None or not self.shuffle:
             return choice
         is_due = (choice.cached == choice.uses) | (choice.cached < 0)
-        first = first_of_each(choice.ids, is_due)
+        ids = choice.ids.astype(np.int64, copy=False)
+        first = first_of_each(ids, is_due)
         last = without_result_first(choice.cached, first, seed, epoch)[: self._left_out(choice)]
-        return choice._replace(dealt=homes.deal(choice.ids, is_due, last, seed=seed, epoch=epoch))
+        return choice._replace(dealt=homes.deal(ids, is_due, last, seed=seed, epoch=epoch))
 
     def _left_out(self, choice: Choice) -> int:
         return Shard(world=choice.world).left_out(len(choice.ids), self.batch_size, self.drop_last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,17 @@ from rekindle.core.keyed_permutation import Permutation, keyed_permutation
 _LOADS_REMEMBERED = 4
 STRETCH = 1 << 16  # samples that stay in the processor's cache while something is computed of them
 _MANY = 1 << 23  # things from which on compiling the loop over their order pays
-_ALWAYS_KEPT = frozenset({"loss", "epoch", "uses", "turns"})
+_ALWAYS_KEPT = frozenset({"loss", "epoch", "uses"})
+_COUNTED_IN_16_BITS = 32_000
 _Number = TypeVar("_Number", bound=np.number)
+# What arrays take where a method says which ones it reads: few bytes a sample.
+_COMPACT: dict[str, type[np.number]] = {
+    **dict.fromkeys(("epoch", "age", "count", "forgotten", "uses", "turns", "made"), np.int16),
+    **dict.fromkeys(("mean", "squares", "nbytes"), np.float32),
+    "load_seconds": np.float16,
+    "loads": np.uint8,
+}
+_LARGEST = {"load_seconds": 60_000.0, "loads": 255}  # that these can hold; it stands for all that is larger
 
 
 def stretches(size: int) -> Iterator[slice]:
@@ -93,7 +102,9 @@ class Scores:
         made: How often it had been chosen before its cached part was computed last; −1 for never.
         wait_seconds, work_seconds: How long the training loops waited for batches and worked on them.
         kept: The arrays that are kept, for a method that reads no others; None for all. The others take no
-            memory, and have the values of samples that were never measured.
+            memory, and have the values of samples that were never measured. Those that are kept are then
+            compact: counts have 16 bits until one needs more, `loads` goes up to 255, means and sizes are
+            32-bit floats, times to load 16-bit ones; and `turns` is `uses`, unless it is kept by its name.
 
     """
 
@@ -102,18 +113,18 @@ class Scores:
     probability: NDArray[np.float32]
     rival: NDArray[np.float32]
     correct: NDArray[np.int8]
-    epoch: NDArray[np.int32]
-    age: NDArray[np.int32]
-    count: NDArray[np.int32]
-    mean: NDArray[np.float64]
-    squares: NDArray[np.float64]
-    forgotten: NDArray[np.int32]
-    load_seconds: NDArray[np.float32]
-    nbytes: NDArray[np.int64]
-    loads: NDArray[np.int32]
-    uses: NDArray[np.int32]
-    turns: NDArray[np.int32]
-    made: NDArray[np.int32]
+    epoch: NDArray[np.signedinteger]
+    age: NDArray[np.signedinteger]
+    count: NDArray[np.signedinteger]
+    mean: NDArray[np.floating]
+    squares: NDArray[np.floating]
+    forgotten: NDArray[np.signedinteger]
+    load_seconds: NDArray[np.floating]
+    nbytes: NDArray[np.number]
+    loads: NDArray[np.integer]
+    uses: NDArray[np.signedinteger]
+    turns: NDArray[np.signedinteger]
+    made: NDArray[np.signedinteger]
     wait_seconds: float = 0.0
     work_seconds: float = 0.0
     kept: frozenset[str] | None = None
@@ -124,10 +135,12 @@ class Scores:
         kept = None if kept is None else kept | _ALWAYS_KEPT
 
         def full(name: str, value: float, dtype: type[_Number]) -> NDArray[_Number]:
-            if kept is None or name in kept:
+            if kept is None:
                 return np.full(size, value, dtype=dtype)
-            return np.broadcast_to(np.asarray(value, dtype=dtype), size)
+            one = cast("NDArray[_Number]", np.asarray(value, dtype=_COMPACT.get(name, dtype)))
+            return np.full(size, one) if name in kept else np.broadcast_to(one, size)
 
+        uses = full("uses", 0, np.int32)
         return cls(
             kept=kept,
             seed=seed,
@@ -144,18 +157,42 @@ class Scores:
             load_seconds=full("load_seconds", np.nan, np.float32),
             nbytes=full("nbytes", -1, np.int64),
             loads=full("loads", 0, np.int32),
-            uses=full("uses", 0, np.int32),
-            turns=full("turns", 0, np.int32),
+            uses=uses,
+            turns=full("turns", 0, np.int32) if kept is None or "turns" in kept else uses,
             made=full("made", -1, np.int32),
         )
 
     def __len__(self) -> int:
         return len(self.loss)
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[np.number]]:
         """All arrays by name, themselves and not copies: what a checkpoint holds of scores."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    def make_room(self, count: int) -> None:
+        """Let counts have 32 bits if this one, or one that is there, is about to need more than 16."""
+        small = [
+            (name, array)
+            for name, array in self.arrays().items()
+            if array.dtype == np.int16 and array.flags.writeable
+        ]
+        if max([count, *(int(array.max(initial=0)) for _, array in small)]) < _COUNTED_IN_16_BITS:
+            return
+        shared = self.turns is self.uses
+        for name, array in small:
+            setattr(self, name, array.astype(np.int32))
+        if shared:
+            self.turns = self.uses
+
+    def restore(self, name: str, values: NDArray[np.number]) -> None:
+        """Set one of the arrays that are kept, as far as it can hold these values."""
+        kind = getattr(self, name).dtype
+        if kind == np.int16:
+            self.make_room(int(values.max(initial=0)))
+        elif kind == _COMPACT.get(name) and name in _LARGEST:
+            values = np.minimum(values, _LARGEST[name])
+        getattr(self, name)[:] = values
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -165,7 +202,15 @@ class Scores:
     @property
     def accuracy(self) -> float:
         """The share that was right when measured last, among those with logits; NaN for none."""
-        with_logits, right = int((self.correct >= 0).sum()), int((self.correct == 1).sum())
+        with_logits = right = 0
+        for part in stretches(len(self)):
+            if self._keeps("correct"):
+                correct = self.correct[part]
+                with_logits += int(np.count_nonzero(correct >= 0))
+                right += int(np.count_nonzero(correct == 1))
+            else:
+                with_logits += int(np.count_nonzero(self.rival[part] >= 0))
+                right += int(np.count_nonzero(self.probability[part] > self.rival[part]))
         return right / with_logits if with_logits else float("nan")
 
     @property
@@ -182,9 +227,10 @@ class Scores:
         return np.where(self.epoch[part] >= 0, self.loss[part], np.float32(np.inf))
 
     @property
-    def variance(self) -> NDArray[np.float64]:
+    def variance(self) -> NDArray[np.floating]:
         """The variance of each sample's probabilities over the epochs; 0 for fewer than two."""
-        return self.squares / np.maximum(self.count - 1, 1)
+        found: NDArray[np.floating] = self.squares / np.maximum(self.count - 1, 1)
+        return found
 
     def uniforms(
         self, epoch: int, draw: int = 0, ids: NDArray[np.integer] | None = None
@@ -227,6 +273,7 @@ class Scores:
 
     def note(self, epoch: int, measured: Measured) -> None:
         """Take in the measurements of an epoch: of several of one sample, the last; no NaN losses."""
+        self.make_room(epoch)
         rows = _last_of_each(measured.ids, np.isfinite(measured.loss))
         ids = measured.ids[rows]
         loss = self.loss[ids] = measured.loss[rows]
@@ -250,9 +297,11 @@ class Scores:
             self.probability[ids] = probability
         if self._keeps("mean"):
             self.count[ids] += 1
-            before = probability - self.mean[ids]
-            self.mean[ids] += before / self.count[ids]
-            self.squares[ids] += before * (probability - self.mean[ids])
+            mean = self.mean[ids].astype(np.float64)  # rounded once it is stored
+            before = probability - mean
+            mean += before / self.count[ids]
+            self.mean[ids] = mean
+            self.squares[ids] += before * (probability - mean)
 
     def _keeps(self, name: str) -> bool:
         return self.kept is None or name in self.kept
@@ -263,10 +312,13 @@ class Scores:
             return
         rows = _last_of_each(loaded.ids, np.isfinite(loaded.seconds))
         ids, seconds = loaded.ids[rows], loaded.seconds[rows]
-        self.loads[ids] += 1
-        before = np.where(self.loads[ids] == 1, seconds, self.load_seconds[ids])
-        share = np.minimum(self.loads[ids], _LOADS_REMEMBERED)
-        self.load_seconds[ids] = before + (seconds - before) / share
+        loads = self.loads[ids].astype(np.int32) + 1
+        before = np.where(loads == 1, seconds, self.load_seconds[ids])
+        mean = before + (seconds - before) / np.minimum(loads, _LOADS_REMEMBERED)
+        if self.kept is not None:
+            loads = np.minimum(loads, _LARGEST["loads"])
+            mean = np.minimum(mean, _LARGEST["load_seconds"])
+        self.loads[ids], self.load_seconds[ids] = loads, mean
         self.nbytes[ids] = loaded.nbytes[rows]
 
 

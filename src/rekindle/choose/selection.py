@@ -11,6 +11,7 @@ from rekindle.choose.plan import EpochPlan, batches_per_epoch
 from rekindle.choose.planned_rows import constant
 from rekindle.choose.planning import PlanArguments, plan_chosen
 from rekindle.choose.rank_homes import Dealt
+from rekindle.choose.sample_ids import Ids
 from rekindle.choose.shard import ONE_RANK, Shard
 from rekindle.core import counter_rng
 from rekindle.errors import ArgumentError
@@ -19,13 +20,14 @@ from rekindle.errors import ArgumentError
 class Choice(NamedTuple):
     """The samples of one epoch, for all ranks together; `rank` is the one whose share is planned.
 
-    `uses` says in how many of the epochs before each was chosen, `cached` which generation is reused.
+    `uses` says in how many of the epochs before each was chosen, where something is reused; `cached` which
+    generation is.
     `even_batches` asks for weights whose mean is 1 in every batch.
     """
 
-    ids: NDArray[np.int64]
+    ids: Ids
     weights: NDArray[np.float32]
-    uses: NDArray[np.int64]
+    uses: NDArray[np.int64] | None
     even_batches: bool = False
     rank: int = 0
     world: int = 1
@@ -66,11 +68,11 @@ class Choice(NamedTuple):
         return self._replace(
             ids=np.concatenate([self.ids, self.ids[again]]),
             weights=np.concatenate([weights, weights[again]]),
-            uses=np.concatenate([self.uses, self.uses[again]]),
+            uses=None if self.uses is None else np.concatenate([self.uses, self.uses[again]]),
         )
 
 
-def validated(planned: object, size: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def validated(planned: object, size: int, name: str) -> tuple[Ids, NDArray[np.float32]]:
     """The ids and weights that a method's `plan` returned; ArgumentError, naming it, if they are unusable."""
 
     def error(problem: str) -> ArgumentError:
@@ -88,9 +90,13 @@ def validated(planned: object, size: int, name: str) -> tuple[NDArray[np.int64],
         )
     if ids.min() < 0 or ids.max() >= size:
         raise error(f"index {ids[(ids < 0) | (ids >= size)][0]} is out of range")
-    weights = constant(np.float32(1), len(ids)) if planned[1] is None else np.asarray(planned[1])
+    if ids.dtype != np.int32:
+        ids = ids.astype(np.int64, copy=False)
+    if planned[1] is None:
+        return ids, constant(np.float32(1), len(ids))
+    weights = np.asarray(planned[1])
     if weights.shape != ids.shape or weights.dtype.kind not in "iuf":
         raise error(f"got {len(ids)} indices, but weights of {weights.dtype} and shape {weights.shape}")
-    if not (np.isfinite(weights) & (weights >= 0)).all():
+    if not (weights.min() >= 0 and weights.max() < np.inf):  # NaN is neither.
         raise error("some weights are negative or not finite")
-    return ids.astype(np.int64, copy=False), weights.astype(np.float32, copy=False)
+    return ids, weights.astype(np.float32, copy=False)

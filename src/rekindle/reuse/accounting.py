@@ -63,6 +63,8 @@ class ReuseAccounting:
             store.note_epoch(order.epoch)
             if importance is not None and order.plan is not None:
                 self._drop_moved(store, importance, order.plan.shard)
+            elif redundant is not None and order.plan is not None and not self._is_shared_by_runs:
+                store.drop(self._planning.released(order.plan), before=order.epoch)
         if store is None or order.plan is None:
             return
         if order.last_uses is not None:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from rekindle.choose import Choice, EpochPlan, EpochStart, Refresh, Shard, plan_echo, plan_epoch
 from rekindle.choose.batch_orders import PlanOf
 from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.duplicates.unit_shards import unit_shards
 from rekindle.choose.echo_order import echoed_length
 from rekindle.choose.echo_sequence import echo_plan
 from rekindle.choose.plan import batches_per_epoch
 from rekindle.choose.planning import PlanArguments
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.refurbish_sequence import CostsOf
-from rekindle.choose.shard import ONE_RANK
+from rekindle.choose.shard import ONE_RANK, EpochLayout
 from rekindle.prepare.native import encoded_lengths
 from rekindle.reuse.settings import Echo, Refurbish
 
@@ -122,6 +123,12 @@ class ReusePlanning:
             self._shared_refresh = self._redundant.refresh(plain)
         return self._shared_refresh
 
+    def released(self, plan: EpochPlan) -> NDArray[np.int64]:
+        """Near-duplicates whose results this rank used before, and no rank uses from this epoch on."""
+        layout, shard = plan.start.layout, plan.shard
+        shards = unit_shards(self.refresh(), True, layout) if layout.world == shard.world else None
+        return np.empty(0, dtype=np.int64) if shards is None else shards.released(plan.epoch, shard.rank)
+
     def used_up(self, plan: EpochPlan, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some samples whose cached result is not used after this epoch."""
         refresh = self.plain_refresh()
@@ -167,6 +174,10 @@ class ReusePlanning:
 def _plan_without_duplicates(redundant: DuplicatePolicy, **given: Unpack[PlanArguments]) -> EpochPlan:
     """A rank's plan of what is left of an epoch: shared evenly by the ranks that it was begun by."""
     shard, start = given.get("shard", ONE_RANK), given.get("start")
-    begun = shard if start is None else Shard(0, start.layout.world)
-    choice = redundant.epochs.choice(given["epoch"], begun)
+    begun = EpochLayout(shard.world, given["batch_size"]) if start is None else start.layout
+    shards = unit_shards(given.get("refresh"), given["shuffle"], begun)
+    if shards is None:
+        choice = redundant.epochs.choice(given["epoch"], Shard(0, begun.world))
+    else:
+        choice = shards.choice(given["epoch"], begun.batch_size, given["drop_last"])
     return choice._replace(rank=shard.rank, world=shard.world).plan(**given)

@@ -8,6 +8,7 @@ turn alone, and earlier turns need no counting.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +54,16 @@ class GroupTurns:
 
     def with_duplicates(self, ids: _Ids) -> _Ids:
         """These samples and all others of their groups, each once."""
-        units, firsts = np.unique(self.index.units[ids], return_index=True)
-        sizes = self.index.sizes[ids[firsts]]
+        return self.members_of(np.unique(self.index.units[ids]))
+
+    @cached_property
+    def unit_sizes(self) -> _Ids:
+        """How many members each unit has."""
+        return np.diff(self.starts, append=len(self.members))
+
+    def members_of(self, units: _Ids) -> _Ids:
+        """All samples of these units, unit by unit."""
+        sizes = self.unit_sizes[units]
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         rows: _Ids = np.repeat(self.starts[units], sizes) + within
         return self.members[rows]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer
+from rekindle.choose.sample_ids import all_ids
 from rekindle.choose.scores import Scores, stretches
 
 
@@ -41,27 +42,34 @@ class ActiveBias(ImportanceMethod):
         """All samples, weighted."""
         size = len(scores)
         if epoch < self.warmup:
-            return np.arange(size), None
-        total, measured = 0.0, 0
+            return all_ids(size), None
+        weights, total, measured = np.empty(size, dtype=np.float32), 0.0, 0
         for part in stretches(size):
-            spread = _spread(scores, part)
-            total, measured = total + float(np.nansum(spread)), measured + int(np.isfinite(spread).sum())
+            is_measured = scores.count[part] > 1
+            spread = _spread(scores.squares[part], scores.count[part])
+            spread[~is_measured] = 0
+            total, measured = total + float(spread.sum()), measured + int(np.count_nonzero(is_measured))
+            weights[part] = spread
         mean = total / max(measured, 1)
         if mean == 0:
-            return np.arange(size), None
-        weights = np.empty(size, dtype=np.float32)
-        for part in stretches(size):  # What was not measured twice counts as the mean: that of all stays it.
-            spread = _spread(scores, part)
-            weights[part] = (np.where(np.isnan(spread), mean, spread) / mean + self.smoothness) / (
-                1 + self.smoothness
-            )
-        return np.arange(size), weights
+            return all_ids(size), None
+        for part in stretches(size):
+            weight = weights[part]
+            if measured < size:  # What was not measured twice counts as the mean: that of all stays it.
+                weight[scores.count[part] < 2] = mean
+            weight /= np.float32(mean)
+            weight += np.float32(self.smoothness)
+            weight /= np.float32(1 + self.smoothness)
+        return all_ids(size), weights
 
 
-def _spread(scores: Scores, part: slice) -> NDArray[np.float64]:
-    """sqrt(Var + Var² / (n − 1)) of some samples; NaN where fewer than two measurements are."""
-    degrees = scores.count[part].astype(np.float64) - 1
-    degrees[degrees < 1] = np.nan
-    variance = scores.squares[part] / degrees
-    found: NDArray[np.float64] = np.sqrt(variance + variance**2 / degrees)
+def _spread(squares: NDArray[np.floating], count: NDArray[np.signedinteger]) -> NDArray[np.float64]:
+    """sqrt(Var + Var² / (n − 1)) of some samples; that of none measured less than twice means anything."""
+    degrees = np.subtract(count, 1, dtype=np.float64)
+    np.maximum(degrees, 1, out=degrees)
+    variance: NDArray[np.float64] = squares / degrees
+    found = variance * variance
+    found /= degrees
+    found += variance
+    np.sqrt(found, out=found)
     return found

@@ -14,13 +14,15 @@ from rekindle.choose.duplicates.representatives import GroupIndex
 from rekindle.choose.importance.criteria import CRITERIA, importance
 from rekindle.choose.importance.method import ImportanceMethod, MethodState, Planned, name_of
 from rekindle.choose.importance.parameter_checks import (
+    any_known,
     check_integer,
     check_one_of,
     check_share,
     require_logits,
 )
-from rekindle.choose.importance.systematic_sampling import lowest, share_of
-from rekindle.choose.scores import Scores
+from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
+from rekindle.choose.sample_ids import ids_where
+from rekindle.choose.scores import Scores, stretches
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import ArgumentError
 
@@ -83,7 +85,7 @@ class Buckets(ImportanceMethod):
 
     """
 
-    reads = frozenset({"probability", "rival", "correct", "load_seconds", "nbytes", "loads"})
+    reads = frozenset({"probability", "rival", "load_seconds", "nbytes", "loads"})
     warmup: int = 5
     rate: float = 0.05
     most_waiting: float = 0.5
@@ -165,9 +167,10 @@ class Buckets(ImportanceMethod):
             self.decided = self._bottleneck(scores)
         if epoch >= self.warmup:
             self._move(epoch, scores, self.waiting)
-        ids = np.flatnonzero(~self.waiting)
+        ids = ids_where(~self.waiting)
         if index is not None and epoch >= self.warmup:
-            representatives = index.representatives(ids, scores.uniforms(epoch, draw=2))
+            present = ids.astype(np.int64)
+            representatives = index.representatives(present, scores.uniforms(epoch, draw=2))
             ids = representatives if self.copies == "repeat" else ids[ids == representatives]
         return ids, None
 
@@ -202,15 +205,22 @@ class Buckets(ImportanceMethod):
             waiting[candidates[places < share_of(size, self.recall_rate)]] = False
             return
         self.stage = 2
-        room = int(self.most_waiting * size) - int(waiting.sum())
+        room = int(self.most_waiting * size) - int(np.count_nonzero(waiting))
         count = max(0, min(share_of(size, self.rate), room))
         values = importance(scores, self._criteria(scores), self.alpha)
-        may_wait = np.flatnonzero(
-            ~waiting & np.isfinite(values) & (scores.probability >= np.float32(self.confidence))
+        able = 0
+        for part in stretches(size):
+            may_wait = scores.probability[part] >= np.float32(self.confidence)
+            may_wait &= ~waiting[part]
+            may_wait &= np.isfinite(values[part])
+            able += int(np.count_nonzero(may_wait))
+            np.copyto(values[part], np.inf, where=~may_wait)
+        waiting |= are_lowest(
+            lambda part: values[part],
+            size,
+            min(count, able),
+            lambda ids: scores.uniforms(epoch, draw=1, ids=ids),
         )
-        values = values[may_wait]
-        moved = lowest(values, count, lambda rows: scores.uniforms(epoch, draw=1, ids=may_wait[rows]))
-        waiting[may_wait[moved]] = True
 
     def _stagnates(self, scores: Scores) -> bool:
         accuracy = scores.accuracy
@@ -229,7 +239,7 @@ class Buckets(ImportanceMethod):
             return self.criteria
         if self.decided != "io":
             return (self.entropy,)
-        logits = bool(np.isfinite(scores.rival).any())
+        logits = any_known(scores.rival)
         return (self.entropy, "margin", "io") if logits else (self.entropy, "io")
 
     def describe(self) -> dict[str, object]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.importance.method import ImportanceMethod, name_of
 from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
-from rekindle.choose.scores import Scores
+from rekindle.choose.sample_ids import Ids
+from rekindle.choose.scores import Scores, stretches
 from rekindle.choose.selection import Choice, validated
 from rekindle.choose.shard import Shard
 
@@ -27,11 +29,13 @@ def choose_samples(
     With `refresh`, it says which of them are recomputed; that is noted in `scores`, too. With `homes`, ranks
     keep what they have cached.
     """
+    scores.make_room(epoch + 1)
     ids, weights = validated(method.plan(epoch, scores), len(scores), name_of(method))
     if duplicates is not None:
-        ids, weights = duplicates.epochs.reduce(ids, weights, epoch)
+        ids, weights = duplicates.epochs.reduce(ids.astype(np.int64, copy=False), weights, epoch)
     rank, world = (0, 1) if shard is None else (shard.rank, shard.world)
-    choice = Choice(ids, weights, scores.turns[ids].astype(np.int64), bool(method.even_batches), rank, world)
+    uses = None if refresh is None else scores.turns[ids].astype(np.int64)
+    choice = Choice(ids, weights, uses, bool(method.even_batches), rank, world)
     choice = choice.shared_evenly(scores.seed, epoch)
     if refresh is not None:
         recomputing, due = refresh.recompute(choice, epoch, scores)
@@ -39,7 +43,18 @@ def choose_samples(
         choice = choice if refresh.shared else recomputing
         if homes is not None:
             choice = refresh.deal(choice, homes, epoch, scores.seed)
-    chosen = ids if (ids[1:] > ids[:-1]).all() else np.flatnonzero(np.bincount(ids, minlength=1))
-    scores.uses[chosen] += 1
-    scores.turns[chosen if duplicates is None else duplicates.epochs.used(ids)] += 1
+    _count(scores.uses, ids)
+    if scores.turns is not scores.uses:
+        _count(
+            scores.turns,
+            ids if duplicates is None else duplicates.epochs.used(ids.astype(np.int64, copy=False)),
+        )
     return choice
+
+
+def _count(uses: NDArray[np.signedinteger], ids: Ids) -> None:
+    """Count a use of each of these samples, however often it occurs."""
+    is_used = np.zeros(len(uses), dtype=np.int8)
+    for part in stretches(len(ids)):
+        is_used[ids[part]] = 1
+    uses += is_used

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_integer, check_share
 from rekindle.choose.importance.systematic_sampling import share_of
+from rekindle.choose.planned_rows import constant
+from rekindle.choose.sample_ids import all_ids, ids_for
 from rekindle.choose.scores import Scores, stretches
 
 
@@ -55,16 +57,19 @@ class InfoBatch(ImportanceMethod):
         learnt = sum(int(np.count_nonzero(is_learnt(part))) for part in stretches(size))
         kept = max(1, learnt - share_of(learnt, self.ratio * pruned))
         if not learnt or kept == learnt:
-            return np.arange(size), np.ones(size, dtype=np.float32)
-        order, before = scores.order(epoch, learnt), 0
-        ids, weights = [], []
+            return all_ids(size), constant(np.float32(1), size)
+        order, before, end = scores.order(epoch, learnt), 0, 0
+        ids = ids_for(size - learnt + kept, size)
+        weights = np.empty(len(ids), dtype=np.float32)
         for part in stretches(size):
-            weight = np.ones(part.stop - part.start, dtype=np.float32)
-            here = np.flatnonzero(is_learnt(part))
-            is_kept = order.forward(np.arange(before, before + len(here))) < kept
-            weight[here] = np.where(is_kept, learnt / kept, 0)
-            chosen = np.flatnonzero(weight)
-            ids.append(chosen + part.start)
-            weights.append(weight[chosen])
-            before += len(here)
-        return np.concatenate(ids), np.concatenate(weights)
+            easy = is_learnt(part)
+            rows = np.flatnonzero(easy)
+            is_chosen = ~easy
+            is_chosen[rows] = order.forward(np.arange(before, before + len(rows))) < kept
+            before += len(rows)
+            chosen = np.flatnonzero(is_chosen)
+            here = slice(end, end + len(chosen))
+            np.add(chosen, part.start, out=ids[here], casting="same_kind")
+            weights[here] = np.where(easy[chosen], np.float32(learnt / kept), np.float32(1))
+            end += len(chosen)
+        return ids, weights

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_integer, check_share, require_logits
+from rekindle.choose.importance.parameter_checks import any_known, check_integer, check_share, require_logits
 from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
+from rekindle.choose.sample_ids import all_ids, ids_where
 from rekindle.choose.scores import Scores, stretches
 
 _REDUCTION = ((0.0, 1.0), (0.3, 0.8), (0.6, 0.6), (0.8, 0.4))
@@ -51,8 +52,8 @@ class Kakurenbo(ImportanceMethod):
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples but the hidden ones."""
-        if epoch == 0 or not scores.known.any():
-            return np.arange(len(scores)), None
+        if epoch == 0 or not any_known(scores.epoch):
+            return all_ids(len(scores)), None
         require_logits(self, scores.correct, "to know which samples were right")
         reduction = [factor for start, factor in _REDUCTION if epoch >= start * self.epochs][-1]
         most = share_of(len(scores), self.hide * reduction)
@@ -65,7 +66,7 @@ class Kakurenbo(ImportanceMethod):
         for part in stretches(len(scores)):
             is_sure = (scores.correct[part] == 1) & (scores.probability[part] >= self.confidence)
             shown[part] |= ~is_sure | np.isinf(self._recent_losses(scores, epoch, part))
-        return np.flatnonzero(shown), None
+        return ids_where(shown), None
 
     def _recent_losses(self, scores: Scores, epoch: int, part: slice) -> NDArray[np.float32]:
         """The losses of some samples; infinite where none is known, or where it is too old."""

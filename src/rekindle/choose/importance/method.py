@@ -42,7 +42,8 @@ class ImportanceMethod(ABC):
 
     reads: frozenset[str] | None = None
     """The arrays of `Scores` that the `plan` of this class uses, beside `loss`, `epoch` and `uses`; None for
-    any of them. Others take no memory. Counts only in the class that defines `plan`."""
+    any of them. Others take no memory, and these less: counts may have 16 bits (convert them before you
+    multiply), other numbers 32 or 16. Counts only in the class that defines `plan`."""
 
     @abstractmethod
     def plan(self, epoch: int, scores: Scores) -> Planned:

@@ -11,6 +11,7 @@ from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
 from rekindle.choose.importance.percentiles import LevelCounts
 from rekindle.choose.importance.systematic_sampling import SystematicDraw, share_of
+from rekindle.choose.sample_ids import as_ids
 from rekindle.choose.scores import Scores, stretches
 
 
@@ -63,8 +64,9 @@ class OnlineBatchSelection(ImportanceMethod):
         for part in stretches(size):
             own = expected_of(scores.last_losses(part))
             drawn = np.repeat(np.arange(len(own)), drawing.next(own))
-            ids.append(drawn + part.start)
-            weights.append((1 / own[drawn] if self.correct else own[:0]).astype(np.float32))
+            ids.append(as_ids(drawn + part.start, size))
+            if self.correct:
+                weights.append((1 / own[drawn]).astype(np.float32))
         return np.concatenate(ids), np.concatenate(weights) if self.correct else None
 
 

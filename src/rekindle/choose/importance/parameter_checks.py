@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import name_of
+from rekindle.choose.scores import stretches
 from rekindle.errors import ArgumentError, FeedbackError
 
 
@@ -35,9 +36,14 @@ def check_one_of(name: str, value: object, known: tuple[object, ...]) -> None:
         raise ArgumentError(f"{name} must be one of {known}, but got {value!r}")
 
 
+def any_known(values: NDArray[np.number]) -> bool:
+    """Whether one of some values, of which what is not known is NaN or −1, is known."""
+    return any(bool((values[part] >= 0).any()) for part in stretches(len(values)))
+
+
 def require_logits(method: object, values: NDArray[np.int8] | NDArray[np.float32], purpose: str) -> None:
     """FeedbackError unless some of `values`, which take logits, are known (neither NaN nor −1)."""
-    if np.all((values < 0) | np.isnan(values)):
+    if not any_known(values):
         raise FeedbackError(
             f"{name_of(method)} needs {purpose}, which losses alone do not show. "
             "Call loader.feedback(logits=…, targets=…) after each batch."

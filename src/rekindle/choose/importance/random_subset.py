@@ -9,6 +9,7 @@ import numpy as np
 from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_share
 from rekindle.choose.importance.systematic_sampling import share_of
+from rekindle.choose.sample_ids import ids_where
 from rekindle.choose.scores import Scores, stretches
 
 
@@ -42,9 +43,9 @@ class RandomSubset(ImportanceMethod):
         count = max(1, share_of(size, self.keep))
         epochs = -(-size // count) if self.cycle else 1
         order, start = scores.order(epoch // epochs, size), epoch % epochs * count
-        ids = []
+        is_chosen = np.empty(size, dtype=bool)
         for part in stretches(size):
             places = order.inverse(np.arange(part.start, part.stop)) - start
             places += size * (places < 0)  # Behind the last come the first.
-            ids.append(np.flatnonzero(places < count) + part.start)
-        return np.concatenate(ids), None
+            np.less(places, count, out=is_chosen[part])
+        return ids_where(is_chosen), None

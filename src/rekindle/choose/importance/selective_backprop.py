@@ -10,6 +10,7 @@ from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
 from rekindle.choose.importance.percentiles import LevelCounts
 from rekindle.choose.importance.systematic_sampling import SystematicDraw, capped, share_of
+from rekindle.choose.sample_ids import all_ids, ids_where
 from rekindle.choose.scores import Scores, stretches
 
 
@@ -54,7 +55,7 @@ class SelectiveBackprop(ImportanceMethod):
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """Samples drawn by their chances; how many are drawn is not random."""
         if epoch < self.warmup:
-            return np.arange(len(scores)), None
+            return all_ids(len(scores)), None
         size, counts = len(scores), LevelCounts.of(scores.last_losses, len(scores))
         chances = counts.percentiles() ** self.beta  # of each level
         if self.correct:
@@ -63,14 +64,13 @@ class SelectiveBackprop(ImportanceMethod):
             chances = capped(chances, max(1, share_of(size, self.keep)), counts.counts)
         drawing = SystematicDraw.of(scores, epoch, float(chances @ counts.counts))
         chance_of = counts.look_up(chances)
-        ids, weights = [], []
+        is_drawn, weights = np.empty(size, dtype=bool), []
         for part in stretches(size):
             own = chance_of(scores.last_losses(part))
-            drawn = np.flatnonzero(drawing.next(own))
-            ids.append(drawn + part.start)
-            weights.append((1 / own[drawn] if self.correct else own[:0]).astype(np.float32))
-        chosen = np.concatenate(ids)
-        if not len(chosen):
-            chosen = np.argmax(scores.last_losses(slice(0, size)), keepdims=True)
+            np.greater(drawing.next(own), 0, out=is_drawn[part])
+            if self.correct:
+                weights.append((1 / own[is_drawn[part]]).astype(np.float32))
+        if not is_drawn.any():
+            is_drawn[np.argmax(scores.last_losses(slice(0, size)))] = True
             weights = [(1 / chances[-1:]).astype(np.float32)]
-        return chosen, np.concatenate(weights) if self.correct else None
+        return ids_where(is_drawn), np.concatenate(weights) if self.correct else None

@@ -6,6 +6,8 @@ import copy
 import zlib
 from typing import NamedTuple
 
+import numpy as np
+
 from rekindle.choose import distributed
 from rekindle.choose.agreement import Fact, has_ranks
 from rekindle.choose.batch_orders import YieldedBatch
@@ -61,7 +63,8 @@ class ImportanceSession:
         self.name = name_of(self.method)
         self.duplicates, self.refresh, self.shard = duplicates, refresh, shard
         reads = arrays_read_by(self.method)
-        kept = None if reads is None else reads | ({"made", "age"} if refresh is not None else frozenset())
+        also = {"made": refresh is not None, "turns": duplicates is not None}
+        kept = None if reads is None else reads | {name for name, needed in also.items() if needed}
         self.scores = Scores.unknown(size, seed, kept)
         self.homes: RankHomes | None = None
         self.epoch = -1
@@ -165,7 +168,10 @@ class ImportanceSession:
         """What all ranks must have in common of the epoch's choice; nothing before the first."""
         if self.choice is None:
             return {}
-        return {"samples chosen": len(self.choice.ids), "choice": zlib.crc32(self.choice.ids.tobytes())}
+        return {
+            "samples chosen": len(self.choice.ids),
+            "choice": zlib.crc32(np.ascontiguousarray(self.choice.ids).data),
+        }
 
     @property
     def identity(self) -> dict[str, Parameter]:

@@ -13,6 +13,8 @@ from rekindle.choose.importance.method import ImportanceMethod, Parameter, name_
 from rekindle.choose.importance.session import ImportanceSession, SessionProgress
 from rekindle.choose.position import Position
 from rekindle.choose.rank_homes import Dealt, RankHomes, shares_of
+from rekindle.choose.refresh_by_use import RefreshByUse
+from rekindle.choose.sample_ids import as_ids
 from rekindle.choose.scores import Findings, Loaded, Measured, Scores
 from rekindle.choose.selection import Choice
 from rekindle.choose.shard import ONE_RANK, Shard
@@ -20,7 +22,13 @@ from rekindle.core.state_fields import MOST, MOST_EPOCHS, MOST_RANKS, StateField
 from rekindle.errors import StateError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_SAVED_AS = {"uses": np.dtype(np.int64), "turns": np.dtype(np.int64)}  # others as they are
+# What arrays have in a checkpoint, whatever they take in memory; others as they are.
+_SAVED_AS: dict[str, np.dtype[np.number]] = {
+    **dict.fromkeys(("uses", "turns", "nbytes"), np.dtype(np.int64)),
+    **dict.fromkeys(("epoch", "age", "count", "forgotten", "loads", "made"), np.dtype(np.int32)),
+    **dict.fromkeys(("mean", "squares"), np.dtype(np.float64)),
+    "load_seconds": np.dtype(np.float32),
+}
 
 
 class ImportanceState(TypedDict):
@@ -54,7 +62,7 @@ def save(session: ImportanceSession) -> ImportanceState:
         "seconds": [scores.wait_seconds, scores.work_seconds],
         "epoch": epoch,
         "world": 1 if choice is None else choice.world,
-        "ids": None if choice is None else _tensor(choice.ids),
+        "ids": None if choice is None else _tensor(choice.ids.astype(np.int64)),
         "weights": None if choice is None else _tensor(choice.weights),
         "even_batches": choice is not None and choice.even_batches,
         "dealt": None if choice is None or choice.dealt is None else _saved_ranks(choice.dealt),
@@ -85,8 +93,7 @@ def load(session: ImportanceSession, state: object, seed: int, worlds: Collectio
         )
     size = len(session.scores)
     scores = _scores(fields, Scores.unknown(size, seed, session.scores.kept))
-    is_reused = session.refresh is not None and not session.refresh.shared
-    choice = _choice(fields, scores, is_reused, session.shard or ONE_RANK, worlds)
+    choice = _choice(fields, scores, session.refresh, session.shard or ONE_RANK, worlds)
     measured, loaded = _measured(fields.inner("measured"), size), _loaded(fields.inner("loaded"), size)
     wait_seconds, work_seconds = fields.seconds("open_seconds", 2)
     epoch = fields.integer("epoch", least=-1, most=MOST_EPOCHS)
@@ -109,7 +116,7 @@ def check_epoch(session: ImportanceSession, position: Position) -> None:
         )
 
 
-def _kept(scores: Scores) -> list[tuple[str, NDArray[np.generic]]]:
+def _kept(scores: Scores) -> list[tuple[str, NDArray[np.number]]]:
     """The arrays that hold something, by name."""
     return [(name, array) for name, array in scores.arrays().items() if array.flags.writeable]
 
@@ -117,7 +124,10 @@ def _kept(scores: Scores) -> list[tuple[str, NDArray[np.generic]]]:
 def _scores(fields: StateFields, scores: Scores) -> Scores:
     saved = fields.inner("scores")
     for name, array in _kept(scores):
-        array[:] = _checked(saved, name, np.dtype(_SAVED_AS.get(name, array.dtype)), len(scores))
+        values = _checked(saved, name, _SAVED_AS.get(name, array.dtype), len(scores))
+        if name == "turns" and scores.turns is scores.uses and (values != scores.uses).any():
+            saved.refuse("turns", "expected those of scores.uses, as no near-duplicates share results")
+        scores.restore(name, values)
     known = scores.known
     for name, array in _kept(scores):
         if name in ("loss", "probability") and (np.isfinite(array) != known).any():
@@ -131,7 +141,11 @@ def _scores(fields: StateFields, scores: Scores) -> Scores:
 
 
 def _choice(
-    fields: StateFields, scores: Scores, is_reused: bool, shard: Shard, worlds: Collection[int]
+    fields: StateFields,
+    scores: Scores,
+    refresh: RefreshByUse | None,
+    shard: Shard,
+    worlds: Collection[int],
 ) -> Choice | None:
     turns = scores.turns
     if fields.get("ids") is None:
@@ -149,11 +163,12 @@ def _choice(
             f"importance: the samples were chosen for {world} ranks, but the position is that of "
             f"{' or '.join(map(str, worlds))}; was the state edited?"
         )
+    is_reused = refresh is not None and not refresh.shared
     cached = scores.made[ids].astype(np.int64) if is_reused else None
     return Choice(
-        ids,
+        as_ids(ids, len(turns)),
         weights,
-        turns[ids].astype(np.int64) - 1,
+        None if refresh is None else turns[ids].astype(np.int64) - 1,
         fields.boolean("even_batches"),
         shard.rank,
         shard.world,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from rekindle.choose.importance.method import ImportanceMethod, Planned
+from rekindle.choose.sample_ids import all_ids
 from rekindle.choose.scores import Scores
 
 
@@ -21,4 +20,4 @@ class Uniform(ImportanceMethod):
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples."""
-        return np.arange(len(scores)), None
+        return all_ids(len(scores)), None
