@@ -10,10 +10,11 @@ NEVER = 1 << 60  # a place that no call comes to
 # `gc_callback` when the garbage collector runs.
 FINALIZERS = ("_end_lease", "_abandon", "__del__", "gc_callback")
 FILES_OF_FINALIZERS = ("weakref.py", "multiprocessing/util.py")
+FILES_THAT_SWALLOW = ("multiprocessing/popen_fork.py",)  # any OSError
 
 
-class TimeLimitError(Exception):
-    """What a script's own signal handler raises."""
+class TimeLimitError(TimeoutError):
+    """What a script's own signal handler raises: an OSError, as what a system call fails with."""
 
 
 def _exceed_time_limit(*_: object) -> None:
@@ -23,14 +24,14 @@ def _exceed_time_limit(*_: object) -> None:
 class InterruptAt:
     """A profile function that raises at the n-th place where a signal could be handled.
 
-    KeyboardInterrupt, as Ctrl-C does, or `TimeLimitError`, by a signal handler.
+    KeyboardInterrupt, as Ctrl-C does, or `TimeLimitError`, by a signal handler. `left` is 0 if it has.
     """
 
     def __init__(self, place: int, kind: type[BaseException]) -> None:
         self.left, self.kind = place, kind
 
     def __call__(self, frame: Any, event: str, argument: object) -> None:
-        if event not in ("call", "c_return") or _in_a_finalizer(frame):
+        if event not in ("call", "c_return") or _is_never_raised(frame):
             return
         self.left -= 1
         if self.left == 0:
@@ -41,9 +42,11 @@ class InterruptAt:
             raise self.kind
 
 
-def _in_a_finalizer(frame: Any) -> bool:
+def _is_never_raised(frame: Any) -> bool:
+    """Whether Python itself keeps what is raised here from the script."""
     while frame is not None:
-        if frame.f_code.co_name in FINALIZERS or frame.f_code.co_filename.endswith(FILES_OF_FINALIZERS):
+        file = frame.f_code.co_filename
+        if frame.f_code.co_name in FINALIZERS or file.endswith((*FILES_OF_FINALIZERS, *FILES_THAT_SWALLOW)):
             return True
         frame = frame.f_back
     return False
@@ -55,14 +58,21 @@ def ask(
     """The next batch in a list, an empty one at the end; None if it was interrupted at that place.
 
     A loop and not `next`, which is one more call: an interrupt behind it comes after the batch was given.
+    An interrupt is never lost: it is raised, or Python has printed it.
     """
+    interrupt, printed = InterruptAt(place, kind), list[bool]()
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: printed.append(True)
     if place < NEVER:
-        sys.setprofile(InterruptAt(place, kind))
+        sys.setprofile(interrupt)
+    asked: list[Any] = []
     try:
         for batch in iterator:
-            return [batch]
-        return []
+            asked = [batch]
+            break
     except kind:
         return None
     finally:
         sys.setprofile(None)
+        sys.unraisablehook = hook
+    assert interrupt.left or printed, f"the interrupt at call {place} was swallowed"
+    return asked

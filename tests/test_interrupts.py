@@ -297,9 +297,19 @@ class Alarmed(Interrupted):
         return torch.tensor(index)
 
 
+class Announced(Alarmed):
+    """The script's timer runs out while the dataset begins to fetch the fourth batch."""
+
+    def will_need(self, indices: list[int]) -> None:
+        if indices[0] == 12 and self.interrupts:
+            self.interrupts -= 1
+            signal.raise_signal(signal.SIGALRM)
+
+
 @pytest.mark.usefixtures("own_alarm")
-def test_a_time_limit_of_the_script_loses_no_batch() -> None:
-    iterator = iter(rk.DataLoader(Alarmed(), 4))
+@pytest.mark.parametrize("dataset", [Alarmed, Announced])
+def test_a_time_limit_of_the_script_loses_no_batch(dataset: type[Alarmed]) -> None:
+    iterator = iter(rk.DataLoader(dataset(), 4))
     got = [next(iterator).tolist() for _ in range(3)]
     signal.signal(signal.SIGALRM, Handler().method)
     signal.setitimer(signal.ITIMER_REAL, 600)

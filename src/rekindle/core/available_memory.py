@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+from rekindle.core.interrupts import is_interrupt
+
 
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that can be had without swapping or being killed; None where the system does not say."""
@@ -50,7 +52,11 @@ def _left(folder: Path, limit: str, used: str, droppable: str) -> int | None:
     """The limit less what is used; files that the system would drop to make room do not count as used."""
     try:
         most, now = int((folder / limit).read_text()), int((folder / used).read_text())
-    except (OSError, ValueError):  # No such group, or its limit is the word "max".
+    except (FileNotFoundError, ValueError):  # No such group, or its limit is the word "max".
+        return None
+    except OSError as error:
+        if is_interrupt(error):
+            raise
         return None
     return most - now + _fields(folder / "memory.stat").get(droppable, 0)
 
@@ -58,7 +64,9 @@ def _left(folder: Path, limit: str, used: str, droppable: str) -> int | None:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
-    except OSError:
+    except OSError as error:  # Such a file is not on every system.
+        if is_interrupt(error):
+            raise
         return []
 
 

@@ -21,6 +21,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from rekindle.core.interrupts import is_interrupt
+
 # Bits of an entry: no other process has this page; it is a file's or shared for good; it is in memory.
 EXCLUSIVE, FILE, PRESENT = (np.uint64(1 << bit) for bit in (56, 61, 63))
 _ENTRY = 8  # bytes
@@ -83,7 +85,9 @@ class ForkedMemory:
                 entries = os.pread(file, size, self._first_page * _ENTRY)
             finally:
                 os.close(file)
-        except OSError:
+        except OSError as error:
+            if is_interrupt(error):
+                raise
             entries = b""
         return np.frombuffer(entries if len(entries) == size else bytes(_ENTRY), np.uint64)
 

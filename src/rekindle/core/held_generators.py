@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.object_state import attributes_of, global_names, is_library, mro_of, vars_of
 from rekindle.core.public_rng import (
     NumPyGenerator,
@@ -78,8 +79,9 @@ def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
                 found.append(HeldGenerator(path, source))
             else:
                 waiting += _parts(path, value)
-        except Exception:  # An object like none before: what it holds stays its own business.
-            continue
+        except Exception as error:  # An object like none before: what it holds stays its own business.
+            if is_interrupt(error):
+                raise
     return tuple(found)
 
 

@@ -44,13 +44,20 @@ def running_timers() -> dict[int, object]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether the exception came from a signal handler of the script that is installed now."""
+    """Whether the exception, or its cause, came from a signal handler of the script that is installed now.
+
+    Ask before an error is put aside, whatever its class: many handlers raise a TimeoutError, an OSError.
+    """
     handlers = set(_handler_codes())
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
-            return True
-        traceback = traceback.tb_next
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback = cause.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code in handlers:
+                return True
+            traceback = traceback.tb_next
+        # Not `__context__`: a script that handles an interrupt may go on with the loop while it does.
+        cause = cause.__cause__
     return False
 
 

@@ -15,24 +15,28 @@ which are compared by identity.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import operator
-import re
-import threading
 import types
-import typing
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 
 from rekindle.core.file_reads import class_reads_files
 from rekindle.core.forked_memory import ForkedArrays
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.look_at_code import CODE, COLLATES, switches
-from rekindle.core.look_at_values import ITEM, PATHS, STORED, VALUES, look_at_scalar
+from rekindle.core.look_at_values import (
+    BY_IDENTITY,
+    CONSTANT,
+    ITEM,
+    PLAIN,
+    STORED,
+    VALUES,
+    look_at_scalar,
+)
 from rekindle.core.object_state import (
     HEAP_TYPE,
     IN_LIBRARY,
@@ -53,19 +57,6 @@ _OBJECT = 2e-6  # to look at an object
 _HELD_OBJECT, _HELD_ITEM = 0.4e-6, 20e-9  # to find that they are the ones known; a byte of an array: BYTE
 _MOST_LEVELS = 64
 
-_PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None)})
-_CONSTANT = _PLAIN | set(PATHS)  # of which an object never changes
-# Objects that never change, or that no sample depends on.
-_BY_IDENTITY: frozenset[type] = frozenset(
-    {
-        types.CodeType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
-        types.MethodDescriptorType, types.ClassMethodDescriptorType, type(Ellipsis), type(NotImplemented),
-        range, slice, re.Pattern, torch.dtype, torch.device, torch.layout, torch.memory_format, np.ufunc,
-        datetime.date, datetime.datetime, datetime.timedelta, datetime.time, operator.itemgetter,
-        operator.attrgetter, type(threading.Lock()), type(threading.RLock()), types.GenericAlias,
-        types.UnionType, typing.TypeVar, typing.ParamSpec,
-    }
-)  # fmt: skip
 # Entries of a class that say nothing about what its code does.
 _NOT_OF_INTEREST = frozenset(
     {
@@ -122,6 +113,8 @@ class Look:
             self._collates()
             self.many(roots)
         except Exception as error:  # Over budget; an object changed meanwhile; a class like none before.
+            if is_interrupt(error):
+                raise
             self.leave_out(str(error) or type(error).__name__)
         self._seen.clear()
         self._states.clear()
@@ -146,7 +139,9 @@ class Look:
                 and all(identical(read(holder), held) for read, holder, held in self._held)
                 and all(find(value) == found for find, value, found in self._found)
             )
-        except Exception:  # Something changes right now, or is like nothing before.
+        except Exception as error:  # Something changes right now, or is like nothing before.
+            if is_interrupt(error):
+                raise
             return False
 
     def finds_same(self, earlier: Look) -> bool:
@@ -229,28 +224,28 @@ class Look:
 
     def _are_constant(self, values: Iterable[object], kinds: set[type]) -> bool:
         """Whether all of these are plain, or tuples of what is."""
-        while tuple in kinds and kinds <= _CONSTANT | {tuple}:  # Tuples cannot be nested without end.
+        while tuple in kinds and kinds <= CONSTANT | {tuple}:  # Tuples cannot be nested without end.
             tuples: Any = values if len(kinds) == 1 else [value for value in values if type(value) is tuple]
             self.spend(ITEM * sum(map(len, tuples)))
             values = chain.from_iterable(tuples)
             kinds = set(map(type, values))
             if tuple in kinds:
                 values = [*chain.from_iterable(tuples)]
-        return kinds <= _CONSTANT
+        return kinds <= CONSTANT
 
     # One value.
 
     def one(self, value: object) -> None:
         """Look at an object, and at all that it consists of."""
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             self.note(kind)  # 1, 1.0 and True are equal.
             self.note(repr(value) if kind is float or kind is complex else value)
             return
         if self._was_seen(id(value)):
             return
         self.spend(_OBJECT, _HELD_OBJECT)
-        if kind in _BY_IDENTITY:
+        if kind in BY_IDENTITY:
             self.by_identity(value)
             return
         self._objects.append(value)

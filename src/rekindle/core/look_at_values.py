@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import operator
 import pathlib
+import re
+import threading
 import types
+import typing
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,7 +27,20 @@ if TYPE_CHECKING:
 
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
 Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in bytes, and what it is there
-PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
+_PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
+PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None)})
+CONSTANT = PLAIN | set(_PATHS)  # of which an object never changes
+# Objects that never change, or that no sample depends on.
+BY_IDENTITY: frozenset[type] = frozenset(
+    {
+        types.CodeType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+        types.MethodDescriptorType, types.ClassMethodDescriptorType, type(Ellipsis), type(NotImplemented),
+        range, slice, re.Pattern, torch.dtype, torch.device, torch.layout, torch.memory_format, np.ufunc,
+        datetime.date, datetime.datetime, datetime.timedelta, datetime.time, operator.itemgetter,
+        operator.attrgetter, type(threading.Lock()), type(threading.RLock()), types.GenericAlias,
+        types.UnionType, typing.TypeVar, typing.ParamSpec,
+    }
+)  # fmt: skip
 
 
 def _list(look: Look, value: list[object]) -> None:
@@ -213,7 +231,7 @@ VALUES: dict[type, Handler] = {
     set: _set,
     frozenset: _frozenset,
     bytearray: _bytearray,
-    **dict.fromkeys(PATHS, _path),
+    **dict.fromkeys(_PATHS, _path),
 }
 # How to look at what these classes store, in objects of them and of classes derived from them.
 STORED: dict[type, Handler] = {

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core.interrupts import is_interrupt
+
 _OWN = "rekindle"
 CAN_BE_FOUND = (
     hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS") and os.path.isdir("/proc/self/fd")
@@ -97,15 +99,28 @@ def find_memory_files(name: str) -> Iterator[MemoryFile]:
     """The memory files of a name that processes of this user have open, each once."""
     target, seen = _target(name), set()
     for pid in os.listdir("/proc") if CAN_BE_FOUND else []:
-        with suppress(OSError, ValueError):  # It has ended, belongs to somebody else, or is no process.
-            number = int(pid)
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+        for path in _open_files(pid):
+            try:
+                key = identity(os.stat(path)) if os.readlink(path) == target else None
+            except OSError as error:  # It was closed meanwhile.
+                if is_interrupt(error):
+                    raise
                 continue
-            for path in [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]:
-                with suppress(OSError):
-                    if os.readlink(path) == target and (key := identity(os.stat(path))) not in seen:
-                        seen.add(key)
-                        yield MemoryFile(path, number, key)
+            if key is not None and key not in seen:
+                seen.add(key)
+                yield MemoryFile(path, int(pid), key)
+
+
+def _open_files(pid: str) -> list[str]:
+    """The descriptors of a process; none if it has ended, belongs to somebody else, or is no process."""
+    try:
+        if not pid.isdecimal() or os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return []
+        return [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]
+    except OSError as error:
+        if is_interrupt(error):
+            raise
+        return []
 
 
 def reserve(fd: int, start: int, nbytes: int) -> None:

@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
+from rekindle.core.interrupts import is_interrupt
+
 Getter: TypeAlias = Callable[[object], Any]  # of an attribute, from an object that has it
 _POINTER = 8  # bytes
 # The class and its bases, in the order in which attributes are looked up; and what a class itself defines.
@@ -223,7 +225,9 @@ def is_installed_name(name: str) -> bool:
         return True
     try:
         spec = find_spec(name.partition(".")[0])
-    except Exception:  # Whatever a finder of the script's own does.
+    except Exception as error:  # Whatever a finder of the script's own does.
+        if is_interrupt(error):
+            raise
         return False
     origin = None if spec is None else spec.origin
     return origin in ("built-in", "frozen") or (

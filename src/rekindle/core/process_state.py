@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from rekindle.core.interrupts import is_interrupt
+
 
 def is_running(pid: int) -> bool:
     """Whether a process exists and has not ended (a zombie has); true where that cannot be found out."""
@@ -36,5 +38,7 @@ def _state(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):
+    except (OSError, IndexError) as error:
+        if is_interrupt(error):
+            raise
         return b""

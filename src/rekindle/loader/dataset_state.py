@@ -14,6 +14,7 @@ import warnings
 from typing import Any, NamedTuple, cast
 
 from rekindle.choose.position import CopyStates, Position
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import StateError
 from rekindle.loader.checkpoint import State
@@ -98,6 +99,8 @@ def _own(dataset: Any) -> Any:
     except StateError:
         raise
     except Exception as error:  # RecursionError included: a state that contains itself.
+        if is_interrupt(error):
+            raise
         raise StateError(f"It failed with {type(error).__name__}: {error}.") from error
 
 

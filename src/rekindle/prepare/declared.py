@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Index
 from rekindle.prepare.native import OURS, is_unmodified
 from rekindle.prepare.native_images import NativeImages
@@ -31,9 +31,12 @@ def will_need(dataset: object) -> Callable[[Sequence[Index]], None] | None:
 
     A forwarded one counts, too: no sample depends on it.
     """
-    method: Callable[[Sequence[Index]], None] | None = None
-    with suppress(Exception):  # of a `__getattr__` of the user's
-        method = getattr(dataset, "will_need", None)
+    try:
+        method: Callable[[Sequence[Index]], None] | None = getattr(dataset, "will_need", None)
+    except Exception as error:  # A `__getattr__` of the user's: a dataset without this method.
+        if is_interrupt(error):
+            raise
+        return None
     return method
 
 

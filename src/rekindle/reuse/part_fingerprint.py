@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import xxhash
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.object_state import all_names, global_names, is_installed, is_library, vars_of
 from rekindle.prepare.declared import fingerprint
 from rekindle.reuse.named_files import NamedFiles
@@ -48,7 +49,9 @@ def part_fingerprint(split: Split, steps: Sequence[object]) -> PartFingerprint |
     digest, files = xxhash.xxh3_128(), NamedFiles()
     try:
         _Digest(_Sink(digest), files).dump((type(split).__name__, first))
-    except Exception:  # Anything may happen in a user's `__reduce__` and `__getstate__`.
+    except Exception as error:  # Anything may happen in a user's `__reduce__` and `__getstate__`.
+        if is_interrupt(error):
+            raise
         return None
     return PartFingerprint(digest.hexdigest(), files)
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from rekindle.core import counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import MapStyleDataset, Sample
 from rekindle.errors import ArgumentError
 from rekindle.reuse.cache.serialization import encode
@@ -38,13 +39,17 @@ def check_split(
                 whole = _whole(dataset, found, first, last, index)
                 if whole is None or whole != _whole(dataset, found, first, last, index):
                     continue
-            except Exception:  # Workers will raise it.
+            except Exception as error:  # Workers will raise it.
+                if is_interrupt(error):
+                    raise
                 continue
             try:
                 same = _in_two(dataset, found, first, last, index) == whole
             except ArgumentError as error:
                 raise ArgumentError(f"{wanted}: {error}") from None
             except Exception as error:
+                if is_interrupt(error):
+                    raise
                 raise cannot_split(
                     wanted, f"sample {index} of {type(dataset).__name__}, split: {error}"
                 ) from error

@@ -11,13 +11,13 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from rekindle.core import counter_rng
 from rekindle.core.global_rng import GENERATORS
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Sample
 from rekindle.prepare.steps.compose import StepContainer
 from rekindle.prepare.steps.outcomes import Outcomes
@@ -213,8 +213,11 @@ def loadable_parts(split: Split, indices: list[int]) -> dict[int, Sample]:
     parts = {}
     _seed()
     for index in indices:
-        with suppress(Exception):
+        try:
             parts[index] = _partial(split, index)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
     return parts
 
 

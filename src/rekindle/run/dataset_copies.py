@@ -26,7 +26,9 @@ def follows_protocol(one: object) -> bool:
     """Whether an object has `state_dict` and `load_state_dict`."""
     try:
         return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
-    except Exception:  # A `__getattr__` of the user's: looking never raises.
+    except Exception as error:  # A `__getattr__` of the user's: an object without these methods.
+        if is_interrupt(error):
+            raise
         return False
 
 

@@ -6,6 +6,7 @@ import logging
 
 from rekindle.choose.position import Position
 from rekindle.core.changes import Watched
+from rekindle.core.interrupts import is_interrupt
 from rekindle.run.runner import Runner
 
 _LOGGER = logging.getLogger(__name__)
@@ -77,6 +78,9 @@ class IdleRunner:
                     return runner
                 self._is_worth_watching = False  # Workers change their copies, and will again.
             except Exception as error:  # It concerns batches that nobody has asked for yet.
+                if is_interrupt(error):
+                    runner.close()
+                    raise
                 _LOGGER.debug("workers start afresh: %s", error)
         runner.close()
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -63,12 +62,13 @@ class Inline:
             order = next(self._orders)
             if isinstance(order, EndOfEpoch):
                 return order
-            if self._will_need is not None:
-                self._announce(self._will_need, order)
             timed = self._counters.costs is not None
             loaded: Loaded = {}
             outer = dataset_call.script_timers
             try:
+                if self._will_need is not None:
+                    dataset_call.script_timers = running_timers()
+                    self._announce(self._will_need, order)
                 made = None if timed else self._gather(order)
                 if made is None:
                     dataset_call.script_timers = running_timers()
@@ -86,8 +86,11 @@ class Inline:
         """Let the dataset start to fetch this batch and, where there is a plan, the one after it."""
         plan, after = order.plan, order.step + 1
         coming = [] if plan is None or after >= plan.steps else plan.batch(after).ids.tolist()
-        with contextlib.suppress(Exception):  # The error shows when the samples are loaded.
+        try:
             will_need(order.indices + coming)
+        except Exception as error:  # What is wrong shows when the samples are loaded.
+            if is_interrupt(error):
+                raise
 
     def poll(self) -> None:
         """Nothing is ever ready before it is asked for."""

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.run.messages import FromWorker, ToWorker
 
 _READ_SIZE = 1 << 16  # bytes
@@ -97,7 +98,9 @@ class NonblockingPipe:
                     break
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            if is_interrupt(error):
+                raise
             is_open = False
         return list(self._messages()), is_open
 

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.process_state import is_stopped
 from rekindle.run.fork_server import preload_workers
 from rekindle.run.job import Job
@@ -117,9 +118,12 @@ class ProcessPool:
             line = self._lines[number] = _Line(number, pipe, host)
             self._selector.register(pipe.fd, line.events, number)
         status = self._status
-        with contextlib.suppress(OSError):  # It died at once: `poll` finds out.
+        try:
             # A new pipe has room for this.
             self._lines[host.numbers[0]].pipe.send(MapSlot(status.number, status.nbytes), status.fd)
+        except OSError as error:  # It died at once: `poll` finds out.
+            if is_interrupt(error):
+                raise
         return host
 
     def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
@@ -137,9 +141,12 @@ class ProcessPool:
                 if slot.number not in line.mapped:
                     line.mapped.add(slot.number)
                     first += MapSlot(slot.number, slot.nbytes), slot.fd
-            with contextlib.suppress(OSError):  # A worker that is gone: `poll` finds out.
+            try:
                 if not line.pipe.send(*first, *own):
                     self._update_events(line, all_sent=False)
+            except OSError as error:  # A worker that is gone: `poll` finds out.
+                if is_interrupt(error):
+                    raise
 
     def _update_events(self, line: _Line, *, all_sent: bool) -> None:
         """Have the selector report room in the pipe as long as there is more to send."""
@@ -163,8 +170,11 @@ class ProcessPool:
             for key, events in ready:
                 line = self._lines[key.data]
                 if events & selectors.EVENT_WRITE:
-                    with contextlib.suppress(OSError):  # A worker that is gone: reading finds out.
+                    try:
                         self._update_events(line, all_sent=line.pipe.flush())
+                    except OSError as error:  # A worker that is gone: reading finds out.
+                        if is_interrupt(error):
+                            raise
                 if events & selectors.EVENT_READ:
                     messages, is_open = line.pipe.receive()
                     for message in messages:

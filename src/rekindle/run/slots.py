@@ -14,12 +14,12 @@ import mmap
 import os
 import weakref
 from collections import deque
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.available_memory import available_memory
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.memfd import anonymous_file, map_file, reserve
 from rekindle.errors import OpenFilesError, OutOfMemoryError
 from rekindle.run.window import Window
@@ -49,9 +49,11 @@ class Slot:
         self.fd = _reserved_file(self.nbytes) if shared else -1
         try:
             self.array = map_file(self.fd, self.nbytes) if shared else _own_memory(self.nbytes)
-        except OSError as error:
+        except BaseException as error:
             if shared:
                 os.close(self.fd)
+            if not isinstance(error, OSError) or is_interrupt(error):
+                raise
             raise _no_room(self.nbytes, error) from error
 
     def close(self) -> None:
@@ -66,8 +68,11 @@ def _own_memory(nbytes: int) -> NDArray[np.uint8]:
     """Memory of this process alone, in huge pages where the kernel has them: far faster to allocate."""
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # A kernel without huge pages.
+        try:
             memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError as error:  # A kernel without huge pages.
+            if is_interrupt(error):
+                raise
     return np.frombuffer(memory, dtype=np.uint8)
 
 

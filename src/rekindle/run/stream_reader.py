@@ -74,7 +74,7 @@ class StreamReader:
 
         What a generator does before its first sample, to count its passes say, is done when it is asked for.
         """
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # torch's worker raises it to nobody: the pass was left.
             next(self._iterator)
 
     def _begin(self, seed: Callable[[], None], saved: dict[str, Any] | None = None) -> None:
@@ -205,7 +205,9 @@ def with_state_before(position: IterablePosition, dataset: Any) -> IterablePosit
     try:
         value = {"dataset": dataset.state_dict(), "iterator": None, "generators": {}}
         state = DatasetState(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-    except Exception:
+    except Exception as error:  # The samples used are skipped on resume instead.
+        if is_interrupt(error):
+            raise
         return position
     return replace(position, datasets=(state,), is_live=True)
 

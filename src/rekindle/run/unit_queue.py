@@ -122,7 +122,7 @@ class UnitQueue:
     def _announce(self, will_need: Callable[[Sequence[Index]], None], unit: Unit) -> None:
         """Let the dataset start to fetch samples that it will be asked for."""
         if unit.kind != "stream" and not self.is_cancelled(unit):
-            with contextlib.suppress(Exception):  # The error shows when the samples are loaded.
+            with contextlib.suppress(Exception):  # What is wrong shows when the samples are loaded.
                 will_need(unit.indices)
 
     # Slots.

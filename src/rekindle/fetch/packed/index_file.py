@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.atomic_file import atomic_write
 from rekindle.core.directory import PRIVATE, Directory, PrivateDirectory
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.json_input import parse_json
 from rekindle.core.ownership import is_trusted
 from rekindle.core.user_cache import optional_user_cache
@@ -231,7 +232,9 @@ def read_index(location: IndexLocation, files: Sequence[ByteFile]) -> IndexFile 
             else:
                 content = memoryview(mmap.mmap(file.fileno(), state.st_size, prot=mmap.PROT_READ))
         return _read(location, content, files)
-    except Exception:  # Whatever is wrong with it, it is built again.
+    except Exception as error:  # Whatever is wrong with it, it is built again.
+        if is_interrupt(error):
+            raise
         return None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.errors import ArgumentError, RemoteError
 from rekindle.fetch.remote.range_requests import CHANGED, read_http, read_s3, without_keys_for_others
 from rekindle.fetch.remote.redact import secrets_of, shown_cause, text_without_secrets, without_secrets
@@ -114,7 +115,9 @@ class RemoteStore:
         """The URL of an object, without secrets."""
         try:
             return without_secrets(str(self._open()[0].unstrip_protocol(path)))
-        except Exception:
+        except Exception as error:  # It is for messages: one without the scheme is better than none.
+            if is_interrupt(error):
+                raise
             return without_secrets(path)
 
     def strip(self, url: str) -> str:

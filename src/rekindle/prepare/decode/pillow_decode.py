@@ -10,6 +10,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.limits import Limits
 from rekindle.errors import DecodeError
 from rekindle.fetch.source import Encoded
@@ -32,6 +33,8 @@ def size_by_pillow(data: Encoded, limits: Limits) -> tuple[int, int]:
             tile = tags.get(_TILE_HEIGHT, 1), tags.get(_TILE_WIDTH, 1)
             size = image.height, image.width
     except Exception as error:  # Pillow's plugins raise all kinds of exceptions for broken files.
+        if is_interrupt(error):
+            raise
         raise DecodeError(f"not a readable image ({', '.join(FORMATS)}): {described(error)}") from error
     limits.check_image(*size)
     limits.check_image(*tile)  # A tile is decoded whole, however small the image is.
@@ -45,6 +48,8 @@ def decode_by_pillow(data: Encoded, size: tuple[int, int]) -> Image:
             found = image.height, image.width
             pixels = pillow_to_rgb(image) if found == size else None
     except Exception as error:
+        if is_interrupt(error):
+            raise
         raise DecodeError(f"a corrupt image: {described(error)}") from error
     if pixels is None or pixels.shape != (*size, 3):
         raise DecodeError(f"a corrupt image: its header has {size}, the decoder found {found}")

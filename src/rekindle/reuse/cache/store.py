@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.core.directory import PrivateDirectory
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.memfd import MemoryFile
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
@@ -167,15 +168,10 @@ class Store:
 
     def get(self, index: int, generation: int) -> Value:
         """A copy of the value, or None for a miss."""
-        row = self._kept.row(index, generation)
-        found = self._memory.find(row, generation)
-        if found is None:
-            return self._from_disk(row, generation)
-        view, stamp = found
-        peeked = self._unpack(view.copy() if self.codec.in_place else view, row, stamp)
+        peeked = self.peek(index, generation, copied=self.codec.in_place)
         return None if peeked is None else peeked.value
 
-    def peek(self, index: int, generation: int) -> Peek | None:
+    def peek(self, index: int, generation: int, *, copied: bool = False) -> Peek | None:
         """The value without a copy, to be read only: see `Peek`; None for a miss."""
         row = self._kept.row(index, generation)
         found = self._memory.find(row, generation)
@@ -183,7 +179,7 @@ class Store:
             value = self._from_disk(row, generation)
             return None if value is None else Peek(value)
         view, stamp = found
-        return self._unpack(view, row, stamp)
+        return self._unpack(view.copy() if copied else view, row, stamp)
 
     def _unpack(self, memory: NDArray[np.uint8], row: int, stamp: int) -> Peek | None:
         """The value of a record in shared memory; None if it was overwritten meanwhile."""
@@ -191,6 +187,8 @@ class Store:
         try:
             peeked = Peek(self.codec.unpack(memory), self._memory, row, stamp)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             if self._memory.unchanged(row, stamp):
                 self._report_error(f"an entry of the cache cannot be read ({error!r})")
         if peeked is None or not peeked.still_there():
@@ -210,6 +208,8 @@ class Store:
             try:
                 value = self.codec.unpack(record)
             except Exception as error:
+                if is_interrupt(error):
+                    raise
                 folder = self._state.folder and self._state.folder.path
                 self._report_error(f"an entry of the cache in {folder} cannot be read ({error!r})")
             else:
