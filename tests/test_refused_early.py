@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,28 @@ def test_a_decoding_error_has_no_address_of_memory(images: Path) -> None:
     with pytest.raises(rk.DecodeError, match="cannot identify image file") as refused:
         rk.open(images)[3]
     assert "0x" not in str(refused.value)
+
+
+MISSING: dict[str, Callable[[Path], object]] = {
+    "folder": lambda folder: rk.open(folder / "gone"),
+    "file": lambda folder: rk.open(folder / "gone.tar"),
+    "pattern": lambda folder: rk.open(folder / "gone-*.tar"),
+    "braces": lambda folder: rk.open(folder / "gone-{0..1}.tar"),
+    "labels": lambda folder: rk.open(folder, labels=folder / "gone.csv"),
+    "groups": lambda folder: rk.Redundancy(folder / "gone.json"),
+    "scores": lambda folder: rk.SelectionViaProxy(folder / "gone.npz", keep=0.5),
+    "info": lambda folder: rk.info(folder / "gone"),
+    "pack": lambda folder: rk.pack(folder / "gone", folder / "new.tar"),
+    "URL": lambda folder: rk.open("memory://gone/gone.tar"),
+    "pattern of URLs": lambda folder: rk.open("memory://gone/gone-*.tar"),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_not_there_is_a_file_not_found_as_well(images: Path, what: str) -> None:
+    with pytest.raises(FileNotFoundError, match="gone") as refused:
+        MISSING[what](images)
+    assert isinstance(refused.value, rk.DataNotFoundError | rk.RemoteNotFoundError)
 
 
 def test_a_labels_file_that_is_not_there_is_named_with_what_labels_takes(images: Path) -> None:

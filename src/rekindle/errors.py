@@ -9,7 +9,9 @@ RekindleError
 ├── BadSamplesError (RuntimeError)  more bad samples than the budget allows
 ├── RankError (RuntimeError)        ranks of a distributed run that differ in what they load, or do not come
 ├── RemoteError (OSError)           an object behind a URL that cannot be read, however often it is tried
+│   └── RemoteNotFoundError (FileNotFoundError)  there is none
 ├── DataError (ValueError)          a folder or file of data that is not what it should be
+│   ├── DataNotFoundError (FileNotFoundError)  there is none at this path
 │   ├── DecodeError                 an image that is broken, cut off or too large
 │   └── FormatError                 a packed file that is damaged; names the file and the offset
 ├── UnequalSamplesError (RuntimeError)  samples of different shapes, which cannot be stacked to a batch
@@ -57,8 +59,16 @@ class RemoteError(RekindleError, OSError):
     """An object behind a URL that cannot be read; the message names it, the offset and the attempts."""
 
 
+class RemoteNotFoundError(RemoteError, FileNotFoundError):
+    """There is no object behind a URL."""
+
+
 class DataError(RekindleError, ValueError):
     """A folder or file of data that is missing, empty or not what it should be."""
+
+
+class DataNotFoundError(DataError, FileNotFoundError):
+    """There is no folder or file of data at a path, or none that matches a pattern."""
 
 
 class DecodeError(DataError):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.errors import DataError, FormatError
-from rekindle.fetch.regular_file import check_regular, open_regular
+from rekindle.fetch.regular_file import check_regular, open_regular, unreadable
 
 Opened = TypeVar("Opened")
 
@@ -94,7 +94,7 @@ class LocalFile:
         try:
             state = os.stat(self.name)
         except OSError as error:
-            raise DataError(f"cannot read {self.name!r}: {error.strerror}") from error
+            raise self._unreadable(error) from error
         check_regular(self.name, state)
         self.size, self._mtime = state.st_size, state.st_mtime_ns
         self.owner, self.mode = state.st_uid, state.st_mode
@@ -205,7 +205,7 @@ class LocalFile:
                 f". This process may open {_descriptor_limit():,} files: raise the limit (ulimit -n), "
                 "or pack the data into fewer shards."
             )
-        return DataError(f"cannot read {self.name!r}: {error.strerror}{hint}")
+        return unreadable(f"cannot read {self.name!r}: {error.strerror}{hint}", error)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone by then.
         for file in getattr(self, "_descriptors", ()):

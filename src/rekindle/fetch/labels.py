@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rekindle.core.json_input import parse_json
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import DataError
+from rekindle.fetch.regular_file import unreadable
 
 _MAX_DIGITS = 1000  # of a label that is a number; Python itself converts no more than 4,300
 _EXTENSIONS = (".csv", ".tsv", ".json")
@@ -29,9 +30,10 @@ def read_labels(path: Path) -> Labels:
     try:
         return parse_labels(path, path.read_bytes())
     except OSError as error:
-        raise DataError(
+        raise unreadable(
             f"cannot read the labels {str(path)!r}: {error.strerror}. labels= takes the path of a .csv, .tsv "
-            "or .json file, from here or from the dataset's folder, or a mapping of file names to labels."
+            "or .json file, from here or from the dataset's folder, or a mapping of file names to labels.",
+            error,
         ) from error
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from rekindle.core.atomic_file import atomic_write
 from rekindle.core.directory import PRIVATE, PrivateDirectory
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.user_cache import optional_user_cache
-from rekindle.errors import DataError
+from rekindle.errors import DataError, DataNotFoundError
 from rekindle.fetch.bytes_array import BytesArray
 
 _CACHE_FROM = 10_000  # files: fewer are listed as fast as they are looked up
@@ -111,7 +112,9 @@ def _read(kept: _CacheFile) -> Listing | None:
             with np.load(file, allow_pickle=False) as cached:
                 wanted = ("files", "file_ends", "folders", "folder_ends", "changed")
                 arrays = [cached[name] for name in wanted]
-    except Exception:  # Whatever is wrong with it, the folder is listed again.
+    except Exception as error:  # Whatever is wrong with it, the folder is listed again.
+        if is_interrupt(error):
+            raise
         return None
     files, folders = BytesArray(*arrays[:2]), BytesArray(*arrays[2:4])
     for names in (files, folders):
@@ -150,6 +153,6 @@ def _write(kept: _CacheFile, listing: Listing) -> None:
 def check_folder(root: Path) -> None:
     """Raise DataError if there is no such folder."""
     if not root.exists():
-        raise DataError(f"there is no folder {str(root)!r}. Give the path of a folder of images.")
+        raise DataNotFoundError(f"there is no folder {str(root)!r}. Give the path of a folder of images.")
     if not root.is_dir():
         raise DataError(f"{str(root)!r} is a file, not a folder. Give the path of a folder of images.")

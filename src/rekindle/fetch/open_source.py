@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
-from rekindle.errors import ArgumentError, DataError, FormatError
+from rekindle.errors import ArgumentError, DataNotFoundError, FormatError
 from rekindle.fetch.byte_files import ByteFile, ByteReader, LocalFile, allow_open_files
 from rekindle.fetch.folder import IMAGE_EXTENSIONS, Folder
 from rekindle.fetch.labels import Labels, read_labels
@@ -74,7 +74,9 @@ def open_source(
         _check_no_options(given, text)
         return Folder(path, labels, extensions=extensions, limits=limits, unlabelled=unlabelled)
     if not os.path.exists(text) and not is_pattern(text):
-        raise DataError(f"there is no {text!r}. Give the path of a folder of images or of packed files.")
+        raise DataNotFoundError(
+            f"there is no {text!r}. Give the path of a folder of images or of packed files."
+        )
     return open_packed(path, local_files(text), labels, given, limits)
 
 

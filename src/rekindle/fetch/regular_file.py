@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from rekindle.errors import DataError
+from rekindle.errors import DataError, DataNotFoundError
 
 # To open a FIFO or a device would wait without the first; a terminal must not become ours, hence the second.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -32,6 +32,11 @@ def open_regular(path: str | bytes) -> tuple[int, os.stat_result]:
         os.close(file)
         raise
     return file, state
+
+
+def unreadable(message: str, error: OSError) -> DataError:
+    """The error to raise where a file cannot be read: if there is none, also a FileNotFoundError."""
+    return DataNotFoundError(message) if isinstance(error, FileNotFoundError) else DataError(message)
 
 
 def check_regular(path: str | bytes, state: os.stat_result) -> None:

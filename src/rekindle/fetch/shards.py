@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from rekindle.errors import ArgumentError, DataError
+from rekindle.errors import ArgumentError, DataError, DataNotFoundError
 from rekindle.fetch.remote.redact import text_without_secrets
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -29,7 +29,9 @@ def expand(path: str) -> list[str]:
             continue
         matching = sorted(one for one in glob.glob(name) if not one.endswith((".rkindex", ".part")))
         if not matching:
-            raise DataError(f"no file matches {name!r}. Give the path of a folder or of packed files.")
+            raise DataNotFoundError(
+                f"no file matches {name!r}. Give the path of a folder or of packed files."
+            )
         check_complete(matching)
         found += matching
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Sized
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.importance import name_of
 from rekindle.choose.seeding import DrawnSeed
+from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.core.state_fields import MOST_EPOCHS
 from rekindle.errors import ArgumentError, StateError
 from rekindle.loader.sharding import LoaderOrder, is_the_group
@@ -39,17 +39,24 @@ def order_kind(is_iterable: bool, follows_sampler: bool, shuffle: bool) -> Order
     return OrderKind.SHUFFLED if shuffle else OrderKind.SEQUENTIAL
 
 
-def check(seed: object, executor: object, on_error: object, error_budget: object, order: OrderKind) -> None:
-    """ArgumentError if an argument has a value that means nothing."""
-    if seed is not None and not (
-        isinstance(seed, int) and type(seed) in (int, DrawnSeed) and 0 <= seed < 2**63
-    ):
+def checked_seed(seed: object) -> int | None:
+    """The seed that was given, or that was drawn for a loader before; ArgumentError if it cannot be one."""
+    if seed is None or isinstance(seed, DrawnSeed):
+        return seed
+    number = integer_of(seed)
+    if number is None or not 0 <= number < 2**63:
         raise ArgumentError(f"seed must be an integer from 0 to 2**63 - 1 or None, but got {seed!r}")
+    return number
+
+
+def check(executor: object, on_error: object, error_budget: object, order: OrderKind) -> None:
+    """ArgumentError if an argument has a value that means nothing."""
     if not isinstance(executor, Ray) and executor not in _EXECUTORS:
         raise ArgumentError(f"executor must be rekindle.Ray(…) or one of {_EXECUTORS}, but got {executor!r}")
     if on_error not in _ON_ERROR:
         raise ArgumentError(f"on_error must be one of {_ON_ERROR}, but got {on_error!r}")
-    if not (isinstance(error_budget, int | float) and 0 <= error_budget <= 1):
+    share = number_of(error_budget)
+    if share is None or not 0 <= share <= 1:
         raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
     if order is OrderKind.ITERABLE and on_error != "raise":
         raise ArgumentError(
@@ -86,20 +93,20 @@ def worker_count(num_workers: int, executor: object, context: object) -> int:
     return executor.workers
 
 
-def check_epoch(epoch: object) -> None:
-    """ArgumentError unless this is the number of an epoch."""
-    if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCHS:
+def checked_epoch(epoch: object) -> int:
+    """The number of an epoch; ArgumentError if it is none."""
+    number = integer_of(epoch)
+    if number is None or not 0 <= number <= MOST_EPOCHS:
         raise ArgumentError(f"set_epoch: expected an integer from 0 to {MOST_EPOCHS}, but got {epoch!r}")
+    return number
 
 
 def check_workers(num_workers: object) -> None:
     """ArgumentError unless this is a number of workers."""
-    try:
-        operator.index(num_workers)  # type: ignore[arg-type]
-    except TypeError:
+    if not isinstance(num_workers, bool) and integer_of(num_workers) is None:
         raise ArgumentError(
             f"num_workers is {num_workers!r}. Give an integer: 0 loads in this process, others beside it."
-        ) from None
+        )
 
 
 def check_memory(memory: Memory | None, reuse: object) -> None:

@@ -14,6 +14,7 @@ from rekindle.choose.agreement import decided_by_first_rank, has_ranks
 from rekindle.choose.distributed import rank_and_world
 from rekindle.choose.seeding import DrawnSeed, draw_seed
 from rekindle.choose.shard import EpochLayout, Shard
+from rekindle.core.given_numbers import integer_of
 from rekindle.errors import ArgumentError
 from rekindle.run.hugging_face import is_hugging_face, split_for
 
@@ -29,20 +30,22 @@ def shard_given(shard: object) -> Shard | None:
     """What `shard=` stands for; ArgumentError if for nothing, or if there are no ranks to take it from."""
     if shard is None:
         return None
-    if isinstance(shard, tuple | list) and len(shard) == 2 and all(type(one) is int for one in shard):
-        return Shard(*shard)
+    if isinstance(shard, tuple | list) and len(shard) == 2:
+        rank, world = map(integer_of, shard)
+        if rank is not None and world is not None:
+            return Shard(rank, world)
     if shard != "ranks":
         raise ArgumentError(f"shard is {shard!r}. {_WAYS}")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return Shard(*rank_and_world())
-    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    if not (rank.isdecimal() and world.isdecimal()):
+    own, all_ranks = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if not (own.isdecimal() and all_ranks.isdecimal()):
         raise ArgumentError(
             'shard="ranks" takes rank and world size from torch.distributed, which is not initialised, or '
-            f"from RANK and WORLD_SIZE, which are {rank!r} and {world!r}. Start the script with torchrun, "
+            f"from RANK and WORLD_SIZE, which are {own!r} and {all_ranks!r}. Start the script with torchrun, "
             "call torch.distributed.init_process_group() first, or give shard=(rank, world size)."
         )
-    return Shard(int(rank), int(world))
+    return Shard(int(own), int(all_ranks))
 
 
 def implied_shard(kind: OrderKind) -> Shard | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import Literal, TypeGuard
+from typing import Literal
 
+from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.errors import ArgumentError
 from rekindle.reuse.cache.codecs import Jpeg, find_codec
 from rekindle.reuse.cache.memory_budget import Memory, checked_memory
@@ -55,7 +56,7 @@ class Refurbish:
     shared: str | None = None
 
     def __post_init__(self) -> None:
-        _check_factor("Refurbish", self.factor)
+        object.__setattr__(self, "factor", _checked_factor("Refurbish", self.factor))
         if not (self.shared is None or (isinstance(self.shared, str) and self.shared)):
             raise ArgumentError(f"Refurbish: shared is {self.shared!r}. Give a name, or None.")
         checked_memory(self.memory)
@@ -64,16 +65,20 @@ class Refurbish:
             raise ArgumentError(f"Refurbish: disk is {self.disk!r}. Give the path of a folder, or None.")
         if self.balance not in ("cost", "misses", None):
             raise ArgumentError(f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None.")
-        if not (_is_number(self.min_diversity) and 0 <= self.min_diversity <= 1):
+        min_diversity, epochs = number_of(self.min_diversity), integer_of(self.epochs)
+        if min_diversity is None or not 0 <= min_diversity <= 1:
             raise ArgumentError(
                 f"Refurbish: min_diversity is {self.min_diversity!r}. Give a share from 0 to 1."
             )
-        if not (type(self.epochs) is int and self.epochs >= 1):
+        if epochs is None or epochs < 1:
             raise ArgumentError(f"Refurbish: epochs is {self.epochs!r}. Give an integer from 1 on.")
-        if not (type(self.split) is int or isinstance(self.split, str)):
+        split = self.split if isinstance(self.split, str) else integer_of(self.split)
+        if split is None:
             raise ArgumentError(
                 f"Refurbish: split is {self.split!r}. Give a step's name, its number, or 'auto'."
             )
+        for name, value in (("min_diversity", min_diversity), ("epochs", epochs), ("split", split)):
+            object.__setattr__(self, name, value)
 
     def part_seed(self, seed: int) -> int:
         """What cached parts, and when they are recomputed, follow from in a run of this seed.
@@ -114,17 +119,20 @@ class Echo:
     memory: Memory = "auto"
 
     def __post_init__(self) -> None:
-        _check_factor("Echo", self.factor)
+        object.__setattr__(self, "factor", _checked_factor("Echo", self.factor))
         checked_memory(self.memory)
         if not isinstance(self.after, str):
             raise ArgumentError(
                 f"Echo: after is {self.after!r}. Give a stage ({', '.join(map(repr, STAGES))}) or the name "
                 "of a step, such as 'RandomResizedCrop'."
             )
-        if not (self.shuffle is None or (type(self.shuffle) is int and self.shuffle >= 0)):
-            raise ArgumentError(
-                f"Echo: shuffle is {self.shuffle!r}. Give the size of the buffer, 0 for none, or None."
-            )
+        if self.shuffle is not None:
+            size = integer_of(self.shuffle)
+            if size is None or size < 0:
+                raise ArgumentError(
+                    f"Echo: shuffle is {self.shuffle!r}. Give the size of the buffer, 0 for none, or None."
+                )
+            object.__setattr__(self, "shuffle", size)
 
     @property
     def buffer(self) -> int:
@@ -134,10 +142,8 @@ class Echo:
         return _BUFFERED_BATCHES if self.after == "batch" else _BUFFERED_SAMPLES
 
 
-def _check_factor(name: str, factor: object) -> None:
-    if not (_is_number(factor) and 1 <= factor <= 1000):
+def _checked_factor(name: str, factor: object) -> float:
+    number = number_of(factor)
+    if number is None or not 1 <= number <= 1000:
         raise ArgumentError(f"{name}: factor is {factor!r}. Give a number from 1 to 1000.")
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return number

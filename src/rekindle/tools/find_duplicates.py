@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from rekindle.choose import Group, Member, RedundantGroups
 from rekindle.choose.duplicates.search import near_each_other
 from rekindle.core.available_cores import available_cores
+from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.core.progress import progress_bar
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError, DataError
@@ -118,8 +119,8 @@ class _Hashed(Dataset[tuple[NDArray[np.uint8], int]]):
 
 def _checked(threshold: float | None, embed: object, metric: str) -> float:
     if embed is None:
-        bits = THRESHOLD if threshold is None else threshold
-        if type(bits) is not int or not 0 <= bits < _BITS:
+        bits = integer_of(THRESHOLD if threshold is None else threshold)
+        if bits is None or not 0 <= bits < _BITS:
             raise ArgumentError(
                 f"threshold must be a number of bits, 0 to {_BITS - 1}, but got {threshold!r}"
             )
@@ -128,11 +129,12 @@ def _checked(threshold: float | None, embed: object, metric: str) -> float:
         raise ArgumentError(f"embed must be a function of a list of images, but got {embed!r}")
     if metric not in ("cosine", "l2"):
         raise ArgumentError(f"metric must be 'cosine' or 'l2', but got {metric!r}")
-    if not isinstance(threshold, int | float) or not 0 <= threshold < np.inf:
+    distance = number_of(threshold)
+    if distance is None or not 0 <= distance < np.inf:
         raise ArgumentError(
             f"threshold is {threshold!r}. With embed=, give a distance: which one depends on the embedding."
         )
-    return threshold
+    return distance
 
 
 def _require(*libraries: str) -> None:
@@ -160,9 +162,9 @@ def _try_some(images: RgbDataset) -> None:
 
 def _processes(workers: int | None, size: int) -> int:
     """How many processes to start; none for work that takes less time than starting them."""
-    if workers is not None and (type(workers) is not int or workers < 0):
+    wanted = available_cores() if workers is None else integer_of(workers)
+    if wanted is None or wanted < 0:
         raise ArgumentError(f"workers must be a number of processes, but got {workers!r}")
-    wanted = available_cores() if workers is None else workers
     return wanted if size > 4 * _BATCH_SIZE else 0
 
 

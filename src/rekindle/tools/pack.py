@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from rekindle.core.given_numbers import integer_of
 from rekindle.errors import ArgumentError, DataError, RekindleError
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.packed.writers import WRITTEN_EXTENSIONS
@@ -112,7 +113,8 @@ def pack(
     threads = thread_count(workers)
     path = _local(target)
     samples = as_source(source)
-    _check(samples, path, shards)
+    shards = _checked_shards(samples, shards)
+    _check(samples, path)
     names = shard_names(path, shards)
     with _writing(path), workspace(path) as work:
         plan = _plan(samples, recipe, shards, skip_broken)
@@ -183,12 +185,17 @@ def _local(target: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _check(source: Source, target: Path, shards: int) -> None:
-    if type(shards) is not int or not 1 <= shards <= max(len(source), 1):
+def _checked_shards(source: Source, shards: object) -> int:
+    count = integer_of(shards)
+    if count is None or not 1 <= count <= max(len(source), 1):
         raise ArgumentError(
             f"shards (--shards) must be an integer from 1 to {len(source):,}, the number of samples, but got "
             f"{shards!r}"
         )
+    return count
+
+
+def _check(source: Source, target: Path) -> None:
     if not len(source):
         raise DataError(f"{os.fspath(source.root)!r} holds no samples.")
     if not target.parent.is_dir():

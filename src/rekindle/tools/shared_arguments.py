@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
 from rekindle.core.available_cores import available_cores
+from rekindle.core.given_numbers import integer_of
 from rekindle.core.progress import progress_bar
 from rekindle.errors import ArgumentError
 from rekindle.fetch.folder import Folder
@@ -56,6 +57,7 @@ def thread_count(workers: int | None) -> int:
     """How many threads to start: one a core that this process may use, unless `workers` is given."""
     if workers is None:
         return available_cores()
-    if type(workers) is not int or workers < 1:
+    count = integer_of(workers)
+    if count is None or count < 1:
         raise ArgumentError(f"workers must be a positive integer or None, but got {workers!r}")
-    return workers
+    return count

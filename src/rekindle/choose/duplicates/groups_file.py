@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.atomic_file import atomic_write
 from rekindle.core.json_input import parse_json
-from rekindle.errors import ArgumentError, DataError
+from rekindle.errors import ArgumentError, DataError, DataNotFoundError
 
 _FORMAT, _VERSION = "rekindle redundancy", 1
 _MAX_SIZE = 10**11  # samples
@@ -127,6 +127,10 @@ class RedundantGroups:
         """The groups in a file that `save` wrote; DataError if it is not one."""
         try:
             content = parse_json(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataNotFoundError(
+                f"there is no {os.fspath(path)!r}. Write a file of groups with `rekindle dedupe --out`."
+            ) from error
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{os.fspath(path)!r}: cannot read groups of near-duplicates from it: {error}"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_at_least, check_integer
+from rekindle.choose.importance.parameter_checks import checked_integer, checked_number
 from rekindle.choose.sample_ids import all_ids
 from rekindle.choose.scores import Scores, stretches
 
@@ -35,8 +35,8 @@ class ActiveBias(ImportanceMethod):
     even_batches = True
 
     def __post_init__(self) -> None:
-        check_integer("warmup", self.warmup, 0)
-        check_at_least("smoothness", self.smoothness, 0)
+        self.warmup = checked_integer("warmup", self.warmup, 0)
+        self.smoothness = checked_number("smoothness", self.smoothness, 0)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples, weighted."""

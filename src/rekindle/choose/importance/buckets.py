@@ -15,9 +15,9 @@ from rekindle.choose.importance.criteria import CRITERIA, importance
 from rekindle.choose.importance.method import ImportanceMethod, MethodState, Planned, name_of
 from rekindle.choose.importance.parameter_checks import (
     any_known,
-    check_integer,
     check_one_of,
-    check_share,
+    checked_integer,
+    checked_share,
     require_logits,
 )
 from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
@@ -109,10 +109,10 @@ class Buckets(ImportanceMethod):
     _index: GroupIndex | None = field(default=None, init=False, repr=False, compare=False)  # of `groups`
 
     def __post_init__(self) -> None:
-        check_integer("warmup", self.warmup, 1)
-        check_integer("patience", self.patience, 1)
+        self.warmup = checked_integer("warmup", self.warmup, 1)
+        self.patience = checked_integer("patience", self.patience, 1)
         for name in ("rate", "most_waiting", "confidence", "recall_rate", "min_gain", "alpha"):
-            check_share(name, getattr(self, name), zero=True)
+            setattr(self, name, checked_share(name, getattr(self, name), zero=True))
         check_one_of("recall", self.recall, ("random", None))
         check_one_of("bottleneck", self.bottleneck, ("auto", "cpu", "io"))
         check_one_of("entropy", self.entropy, ("cross_entropy", "cross_entropy_of_iowa"))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_integer, check_share
+from rekindle.choose.importance.parameter_checks import checked_integer, checked_share
 from rekindle.choose.importance.systematic_sampling import share_of
 from rekindle.choose.planned_rows import constant
 from rekindle.choose.sample_ids import all_ids, ids_for
@@ -41,9 +41,9 @@ class InfoBatch(ImportanceMethod):
     anneal: float = 0.125
 
     def __post_init__(self) -> None:
-        check_integer("epochs", self.epochs, 1)
-        check_share("ratio", self.ratio, zero=True)
-        check_share("anneal", self.anneal, zero=True)
+        self.epochs = checked_integer("epochs", self.epochs, 1)
+        self.ratio = checked_share("ratio", self.ratio, zero=True)
+        self.anneal = checked_share("anneal", self.anneal, zero=True)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples at or above the mean loss, and some of those below it."""

@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import any_known, check_integer, check_share, require_logits
+from rekindle.choose.importance.parameter_checks import (
+    any_known,
+    checked_integer,
+    checked_share,
+    require_logits,
+)
 from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
 from rekindle.choose.sample_ids import all_ids, ids_where
 from rekindle.choose.scores import Scores, stretches
@@ -45,10 +50,10 @@ class Kakurenbo(ImportanceMethod):
     longest: int = 3
 
     def __post_init__(self) -> None:
-        check_integer("epochs", self.epochs, 1)
-        check_share("hide", self.hide, zero=True)
-        check_share("confidence", self.confidence, zero=True)
-        check_integer("longest", self.longest, 1)
+        self.epochs = checked_integer("epochs", self.epochs, 1)
+        self.hide = checked_share("hide", self.hide, zero=True)
+        self.confidence = checked_share("confidence", self.confidence, zero=True)
+        self.longest = checked_integer("longest", self.longest, 1)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """All samples but the hidden ones."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
+from rekindle.choose.importance.parameter_checks import checked_integer, checked_number, checked_share
 from rekindle.choose.importance.percentiles import LevelCounts
 from rekindle.choose.importance.systematic_sampling import SystematicDraw, share_of
 from rekindle.choose.sample_ids import as_ids
@@ -45,10 +45,10 @@ class OnlineBatchSelection(ImportanceMethod):
     correct: bool = False
 
     def __post_init__(self) -> None:
-        check_integer("epochs", self.epochs, 1)
-        check_share("keep", self.keep, above_one=True)
-        check_at_least("pressure", self.pressure, 1)
-        check_at_least("final_pressure", self.final_pressure, 1)
+        self.epochs = checked_integer("epochs", self.epochs, 1)
+        self.keep = checked_share("keep", self.keep, above_one=True)
+        self.pressure = checked_number("pressure", self.pressure, 1)
+        self.final_pressure = checked_number("final_pressure", self.final_pressure, 1)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """Samples drawn by rank, some of them several times."""

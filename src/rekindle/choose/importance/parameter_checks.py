@@ -7,27 +7,34 @@ from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import name_of
 from rekindle.choose.scores import stretches
+from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.errors import ArgumentError, FeedbackError
 
 
-def check_share(name: str, value: object, *, zero: bool = False, above_one: bool = False) -> None:
-    """ArgumentError unless `value` is a share of the samples."""
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
-    if not (number >= 0 if zero else number > 0) or not (above_one or number <= 1):
+def checked_share(name: str, value: object, *, zero: bool = False, above_one: bool = False) -> float:
+    """A share of the samples; ArgumentError if `value` is none."""
+    number = number_of(value)
+    is_large_enough = number is not None and (number >= 0 if zero else number > 0)
+    if number is None or not is_large_enough or not (above_one or number <= 1):
         lowest, highest = ("from 0" if zero else "above 0"), ("" if above_one else " up to 1")
         raise ArgumentError(f"{name} is a share of the samples, {lowest}{highest}, but got {value!r}")
+    return number
 
 
-def check_integer(name: str, value: object, least: int) -> None:
-    """ArgumentError unless `value` is an integer of at least `least`."""
-    if type(value) is not int or value < least:
+def checked_integer(name: str, value: object, least: int) -> int:
+    """An integer; ArgumentError if `value` is none of at least `least`."""
+    number = integer_of(value)
+    if number is None or number < least:
         raise ArgumentError(f"{name} must be an integer of at least {least}, but got {value!r}")
+    return number
 
 
-def check_at_least(name: str, value: object, least: float) -> None:
-    """ArgumentError unless `value` is a number of at least `least`."""
-    if not (isinstance(value, int | float) and value >= least):
+def checked_number(name: str, value: object, least: float) -> float:
+    """A number; ArgumentError if `value` is none of at least `least`."""
+    number = number_of(value)
+    if number is None or not number >= least:
         raise ArgumentError(f"{name} must be a number of at least {least}, but got {value!r}")
+    return number
 
 
 def check_one_of(name: str, value: object, known: tuple[object, ...]) -> None:

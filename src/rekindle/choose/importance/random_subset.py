@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_share
+from rekindle.choose.importance.parameter_checks import checked_share
 from rekindle.choose.importance.systematic_sampling import share_of
 from rekindle.choose.sample_ids import ids_where
 from rekindle.choose.scores import Scores, stretches
@@ -35,7 +35,7 @@ class RandomSubset(ImportanceMethod):
     needs_feedback = False
 
     def __post_init__(self) -> None:
-        check_share("keep", self.keep)
+        self.keep = checked_share("keep", self.keep)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """The subset of this epoch."""

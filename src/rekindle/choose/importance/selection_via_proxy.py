@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_one_of, check_share
+from rekindle.choose.importance.parameter_checks import check_one_of, checked_share
 from rekindle.choose.importance.systematic_sampling import lowest, share_of
 from rekindle.choose.scores import Scores
 from rekindle.core.atomic_file import atomic_write
-from rekindle.errors import DataError
+from rekindle.errors import DataError, DataNotFoundError
 
 # Scores hardly compress, except for forgetting, most of which may be 0.
 _MAX_RATIO, _ALWAYS_ALLOWED = 100, 64 << 20
@@ -52,7 +52,7 @@ class SelectionViaProxy(ImportanceMethod):
 
     def __post_init__(self) -> None:
         self.file = os.fspath(self.file)
-        check_share("keep", self.keep)
+        self.keep = checked_share("keep", self.keep)
         check_one_of("criterion", self.criterion, CRITERIA)
         self._hardness = read_hardness(self.file, self.criterion)
 
@@ -88,6 +88,8 @@ def read_hardness(file: str, criterion: str) -> NDArray[np.float32]:
             _check_size(opened, criterion)
             with np.load(opened, allow_pickle=False) as found:
                 hardness: NDArray[np.float32] = found[criterion]
+    except FileNotFoundError as error:
+        raise DataNotFoundError(f"there is no {file!r}. Write one with rekindle.train_proxy.") from error
     except Exception as error:  # NumPy, zip and zlib have many ways to say that a file is corrupt.
         raise DataError(
             f"{file} is not a file of proxy scores ({error}). Write one with rekindle.train_proxy."

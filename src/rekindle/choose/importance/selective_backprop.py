@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rekindle.choose.importance.method import ImportanceMethod, Planned
-from rekindle.choose.importance.parameter_checks import check_at_least, check_integer, check_share
+from rekindle.choose.importance.parameter_checks import checked_integer, checked_number, checked_share
 from rekindle.choose.importance.percentiles import LevelCounts
 from rekindle.choose.importance.systematic_sampling import SystematicDraw, capped, share_of
 from rekindle.choose.sample_ids import all_ids, ids_where
@@ -46,11 +46,11 @@ class SelectiveBackprop(ImportanceMethod):
     floor: float = 0.05
 
     def __post_init__(self) -> None:
-        check_at_least("beta", self.beta, 0)
+        self.beta = checked_number("beta", self.beta, 0)
         if self.keep is not None:
-            check_share("keep", self.keep)
-        check_integer("warmup", self.warmup, 0)
-        check_share("floor", self.floor)
+            self.keep = checked_share("keep", self.keep)
+        self.warmup = checked_integer("warmup", self.warmup, 0)
+        self.floor = checked_share("floor", self.floor)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
         """Samples drawn by their chances; how many are drawn is not random."""

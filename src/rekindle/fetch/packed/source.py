@@ -111,6 +111,7 @@ class Packed:
 
     def copy(self, index: int) -> bytes | Array:
         """A sample's bytes in memory of their own, read without holding the GIL; or its pixels."""
+        # `read` once more but for one call: a function for both would be called for every sample.
         offset, _, length, file, part, decoding = self._row(index)
         try:
             decode = self._decoders[decoding]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rekindle.core.directory import Directory, NotPrivateError, PrivateDirectory
 from rekindle.core.user_cache import optional_user_cache
-from rekindle.errors import ArgumentError, DataError
+from rekindle.errors import ArgumentError, DataNotFoundError
 from rekindle.fetch.byte_files import check_range
 from rekindle.fetch.remote.header_reader import HeaderReader
 from rekindle.fetch.remote.object_store import RemoteObject, RemoteOptions, RemoteStore
@@ -83,7 +83,7 @@ def remote_files(url: str, options: RemoteOptions, urls: Sequence[str] = ()) -> 
             continue
         found = [one for one in store.glob(path) if not one.endswith((".rkindex", ".part"))]
         if not found:
-            raise DataError(f"no object matches {store.name_of(path)!r}. Check the pattern.")
+            raise DataNotFoundError(f"no object matches {store.name_of(path)!r}. Check the pattern.")
         check_complete(found)
         paths += found
     with ThreadPoolExecutor(min(options.parallel, len(paths))) as pool:

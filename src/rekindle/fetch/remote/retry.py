@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rekindle.core import counter_rng
-from rekindle.errors import RemoteError
+from rekindle.core.interrupts import is_interrupt
+from rekindle.errors import RemoteError, RemoteNotFoundError
 from rekindle.fetch.remote.redact import shown_cause, text_without_secrets
 
 Result = TypeVar("Result")
@@ -80,6 +81,8 @@ def with_retries(
         try:
             return action(max(min(policy.attempt_timeout, left), 0.001))
         except Exception as error:
+            if is_interrupt(error):
+                raise
             final = is_final(error)
             wait = backoff(attempt, what, policy)
             took = time.monotonic() - started
@@ -88,11 +91,13 @@ def with_retries(
                 continue
             advice = "" if final else f" Raise deadline= (now {policy.deadline:g} s) if it needs longer."
             tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-            described = _describe(_failure(error), secrets)
+            failure = _failure(error)
+            described = _describe(failure, secrets)
             message = f"{what}: {tries} in {took:.1f} s, the last: {described}.{advice}"
             cause = shown_cause(error, secrets)
+            is_missing = isinstance(failure, FileNotFoundError) or getattr(failure, "status", None) == 404
         # Not raised above: an exception keeps the one that is being handled as its context, if only hidden.
-        raise RemoteError(message) from cause
+        raise (RemoteNotFoundError if is_missing else RemoteError)(message) from cause
 
 
 def is_final(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from rekindle.core.given_numbers import integer_of
 from rekindle.errors import ArgumentError
 from rekindle.prepare.rgb import is_rgb
 from rekindle.reuse.cache.deserialization import decode
@@ -113,10 +114,12 @@ class Jpeg:
     in_place = True
 
     def __post_init__(self) -> None:
-        if not (type(self.quality) is int and 1 <= self.quality <= 100):
+        quality = integer_of(self.quality)
+        if quality is None or not 1 <= quality <= 100:
             raise ArgumentError(
                 f"Jpeg(quality={self.quality!r}): give an integer from 1 (small) to 100 (good)."
             )
+        object.__setattr__(self, "quality", quality)
 
     @property
     def name(self) -> str:

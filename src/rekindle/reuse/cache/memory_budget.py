@@ -7,6 +7,7 @@ import re
 from typing import TypeAlias
 
 from rekindle.core.available_memory import available_memory
+from rekindle.core.given_numbers import integer_of
 from rekindle.errors import ArgumentError
 
 _AUTO_SHARE = 2  # "auto" takes one part of so many
@@ -38,8 +39,10 @@ def checked_memory(memory: Memory) -> int | None:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", memory.upper())
         if match is not None:
             return int(float(match[1]) * _UNITS[match[2] or ""])
-    elif type(memory) is int and memory >= 0:
-        return memory
+    else:
+        nbytes = integer_of(memory)
+        if nbytes is not None and nbytes >= 0:
+            return nbytes
     raise ArgumentError(
         f"memory={memory!r}: give a number of bytes, a size such as '4GB' or '512MiB', or 'auto'."
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.core.given_numbers import integer_of
 from rekindle.errors import ArgumentError
 
 
@@ -39,8 +40,10 @@ class Ray:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if type(self.workers) is not int or self.workers < 1:
+        workers = integer_of(self.workers)
+        if workers is None or workers < 1:
             raise ArgumentError(f"Ray(workers={self.workers!r}): give a number of actors, 1 or more.")
+        object.__setattr__(self, "workers", workers)
         if not _is_amount(self.cpus):
             raise ArgumentError(f"Ray(cpus={self.cpus!r}): give the CPUs that an actor takes, 0 or more.")
         for name, amount in (self.resources or {}).items():
