@@ -57,9 +57,9 @@ def test_workers_are_chosen_for_what_was_translated(folder: Any, workers: int) -
             assert sum(len(labels) for _, labels in loader) == len(dataset)
 
 
-def test_auto_logs_one_line_of_what_it_did(folder: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_logs_and_reports_in_one_line_what_it_did(folder: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="rekindle"):
-        rk.DataLoader(folder, native="auto")
+        native = rk.DataLoader(folder, native="auto")
         folder.target_transform = str
         folder.transform = v1.FiveCrop(8)
         loader = rk.DataLoader(folder, batch_size=None, native="auto")
@@ -68,6 +68,11 @@ def test_auto_logs_one_line_of_what_it_did(folder: Any, caplog: pytest.LogCaptur
     assert "\n" not in did_not
     assert "target_transform" in did_not
     assert "FiveCrop" in did_not
+    for report, logged in ((native.report(), did), (loader.report(), did_not)):
+        assert logged == f"native='auto': {report.native}"
+        assert "".join(logged.partition(": ")[2].split()) in "".join(repr(report).split())
+        assert report.to_dict()["native"] == report.native
+    assert rk.DataLoader(folder).report().native is None
     assert next(iter(loader))[1] == "0"
     with pytest.raises(rk.ArgumentError, match=r"native=True: 2 things[^~]*FiveCrop"):
         rk.DataLoader(folder, native=True)

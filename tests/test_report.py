@@ -118,6 +118,15 @@ def test_every_stage_is_there_and_adds_up(runner, monkeypatch):
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
+def test_the_table_says_what_each_stage_counts(runner):
+    loader = rk.DataLoader(Numbers(), 8, seed=1, **RUNNERS[runner])
+    pass_over(loader)
+    rows = {row.split(":")[0].strip("│ "): row for row in repr(loader.report()).splitlines() if "│" in row}
+    for stage, count in {"load": "50 samples", "wait": "7 batches", "consume": "7 batches"}.items():
+        assert count in rows[stage]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
 def test_bytes_are_counted(runner):
     loader = rk.DataLoader(Numbers(), 8, seed=1, **RUNNERS[runner])
     pass_over(loader)

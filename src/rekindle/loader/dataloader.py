@@ -139,7 +139,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if self._ordering.shard is None and chooses:
             self._ordering = self._ordering._replace(shard=sharding.implied_shard(self._order.kind))
         order = self._order
-        arguments.check(seed, executor, on_error, error_budget, order.kind)
+        seed = arguments.checked_seed(seed)
+        arguments.check(executor, on_error, error_budget, order.kind)
         sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(dataset))
         given = None if isinstance(seed, DrawnSeed) else seed
         self._seed_is_given = given is not None
@@ -204,7 +205,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         For scripts that save the epoch's number and no more. A sampler's `set_epoch` is called as well, or
         that of an iterable dataset. A loader that stands within this epoch (`load_state_dict`) goes on there.
         """
-        arguments.check_epoch(epoch)
+        epoch = arguments.checked_epoch(epoch)
         is_iterable = self._ordering.given is OrderKind.ITERABLE
         follows: Any = self.dataset if is_iterable else epoch_sampler(self._sampler_to_set)
         if callable(getattr(follows, "set_epoch", None)):
@@ -284,7 +285,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def report(self) -> Report:
         """Where the time went, since this loader was made."""
-        return self._settings().report(self._epochs.next_epoch)
+        return self._settings().report(self._epochs.next_epoch, self._parts.native)
 
     def __len__(self) -> int:
         """How many batches this epoch has, of this rank; between two epochs, the next one."""

@@ -109,10 +109,11 @@ class EpochIterator:
         ready = self._runner.next()
         got = time.perf_counter()
         wait = counters.wait
-        wait.calls, wait.seconds = wait.calls + 1, wait.seconds + got - asked
+        wait.seconds += got - asked
         if isinstance(ready, EndOfEpoch):
             self._finish()
             raise StopIteration
+        wait.calls += 1
         try:
             batch = ready.value if isinstance(ready, CollatedBatch) else unpack(ready)
             if self._accounting is not None:
@@ -144,7 +145,7 @@ class EpochIterator:
         progress, counters = self._progress, self._counters
         sent = ahead.next()
         got = time.perf_counter()
-        counters.wait.add(got - asked)
+        counters.wait.add(got - asked, calls=0 if isinstance(sent, EndOfEpoch) else 1)
         if isinstance(sent, EndOfEpoch):
             self._finish()
             raise StopIteration

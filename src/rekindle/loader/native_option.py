@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import as_native
@@ -14,15 +14,22 @@ Native = bool | Literal["auto"]
 _LOGGER = logging.getLogger("rekindle")
 
 
-def dataset_to_load(dataset: object, native: Native) -> Any:
-    """What workers load from: the dataset, or its native equivalent, which follows changes of the dataset.
+class ToLoad(NamedTuple):
+    """What workers load from, and what `native="auto"` came to: empty if that was not given."""
+
+    dataset: Any
+    outcome: str = ""
+
+
+def dataset_to_load(dataset: object, native: Native) -> ToLoad:
+    """The dataset, or its native equivalent, which follows changes of the dataset.
 
     ArgumentError if it must have one and has none.
     """
     if not isinstance(native, bool) and native != "auto":
         raise ArgumentError(f'native must be True, False or "auto", but got {native!r}')
     if native is False or as_native(dataset) is not None:
-        return dataset
+        return ToLoad(dataset)
     name = type(dataset).__name__
     try:
         found = translated(dataset)
@@ -30,11 +37,15 @@ def dataset_to_load(dataset: object, native: Native) -> Any:
         if native is True:
             raise ArgumentError(f"native=True: {error}") from None
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:-1])
-        _LOGGER.info("native='auto': %s is loaded as it is: %s", name, reasons)
-        return dataset
-    if native == "auto":
-        _LOGGER.info("native='auto': %s is loaded natively, by %s", name, _in_one_line(found.transform))
-    return found
+        return _logged(ToLoad(dataset, f"{name} is loaded as it is: {reasons}"))
+    if native is True:
+        return ToLoad(found)
+    return _logged(ToLoad(found, f"{name} is loaded natively, by {_in_one_line(found.transform)}"))
+
+
+def _logged(chosen: ToLoad) -> ToLoad:
+    _LOGGER.info("native='auto': %s", chosen.outcome)
+    return chosen
 
 
 def _in_one_line(transform: Any) -> str:

@@ -42,11 +42,12 @@ class LoaderParts:
     bad_samples: BadSamples
     importance: ImportanceSession | None
     actors: Actors | None
+    native: str  # what `native="auto"` came to; empty if that was not given
 
     @classmethod
     def of(cls, loader: DataLoader[object], order: LoaderOrder) -> LoaderParts:
         """New ones, for the order that the loader has now."""
-        to_load, reuse = _reuse(loader, order)
+        to_load, reuse, native = _reuse(loader, order)
         counters, importance = Counters(), None
         if loader.importance is not None:
             shuffled = order.kind is OrderKind.SHUFFLED
@@ -67,6 +68,7 @@ class LoaderParts:
             BadSamples(loader.on_error, loader.error_budget, keep_steps=sharding.keeps_steps(order)),
             importance,
             actors_of(loader.executor),
+            native,
         )
 
     def kept(self) -> KeptParts:
@@ -82,10 +84,10 @@ class LoaderParts:
     @classmethod
     def again(cls, loader: DataLoader[object], order: LoaderOrder, kept: KeptParts) -> LoaderParts:
         """Those of a copy."""
-        to_load, reuse = _reuse(loader, order)
+        to_load, reuse, native = _reuse(loader, order)
         if kept.importance is not None:
             kept.importance.duplicates = reuse.redundant
-        return cls(to_load, reuse, *kept, actors_of(loader.executor))
+        return cls(to_load, reuse, *kept, actors_of(loader.executor), native)
 
     def follow(self, order: LoaderOrder) -> None:
         """Take over an order that was put in the place of the one before."""
@@ -112,13 +114,14 @@ class LoaderParts:
         return self.reuse.planning.steps(plain, samples, batch_size, drop_last, order.layout.world)
 
 
-def _reuse(loader: DataLoader[object], order: LoaderOrder) -> tuple[Any, ReuseSession]:
-    to_load = sharding.split(dataset_to_load(loader.dataset, loader.native), order.shard)
+def _reuse(loader: DataLoader[object], order: LoaderOrder) -> tuple[Any, ReuseSession, str]:
+    dataset, native = dataset_to_load(loader.dataset, loader.native)
+    to_load = sharding.split(dataset, order.shard)
     reuse = ReuseSession(
         to_load, loader.reuse, loader.final_transform, loader.memory, int(loader.seed), loader.redundancy
     )
     reuse.order_by(order.seed)
-    return to_load, reuse
+    return to_load, reuse, native
 
 
 def _placement(

@@ -190,8 +190,8 @@ class LoaderSettings:
             takes_states=self.takes_states,
         )
 
-    def report(self, epochs: int) -> Report:
-        """Where the time went in so many epochs."""
+    def report(self, epochs: int, native: str) -> Report:
+        """Where the time went in so many epochs; `native` says what `native="auto"` came to."""
         importance, redundant = self.importance, self.reuse.redundant
         return Report.of(
             self.counters,
@@ -202,4 +202,5 @@ class LoaderSettings:
             reuse=self.reuse.report(epochs),
             importance=None if importance is None else importance.summary(),
             redundancy=None if redundant is None else redundant.summary(),
+            native=native or None,
         )

@@ -17,7 +17,6 @@ from rekindle.errors import ArgumentError
 from rekindle.reuse import Refurbish, Store
 from rekindle.reuse.admission import admit
 from rekindle.reuse.cache.host_memory import find_caches
-from rekindle.reuse.cache.memory_budget import Memory
 from rekindle.reuse.host_cache import host_name, job_of_ranks, kept_generations, open_for_jobs, open_for_ranks
 from rekindle.reuse.part_fingerprint import part_fingerprint
 from rekindle.reuse.split_dataset import Split
@@ -44,13 +43,15 @@ class CacheOpener:
         self._changed = os.urandom(8).hex()
         self._changes += 1
 
-    def open(self, reuse: Refurbish, memory: Memory, seed: int) -> tuple[Split, Store]:
+    def open(self, reuse: Refurbish, seed: int) -> tuple[Split, Store]:
         """The dataset in two, and a cache for the first part: this loader's, or one that it shares."""
         split, world = self._split, rank_and_world()[1]
         several = world > 1
         halves = cache(split.checked_split)  # asked for once it is decided where to split
         if reuse.shared is None or several:
-            split.decide(memory, None if reuse.shared is None else partial(self._split_of_jobs, reuse.shared))
+            split.decide(
+                reuse.memory, None if reuse.shared is None else partial(self._split_of_jobs, reuse.shared)
+            )
 
         name = "" if reuse.shared is not None else self._name_for_ranks(world, reuse, halves, seed)
         kept = kept_generations(reuse.factor, ranks=bool(name), jobs=reuse.shared is not None)
@@ -58,7 +59,7 @@ class CacheOpener:
         def make(**given: Any) -> Store:
             return Store(
                 len(self._split.dataset),
-                memory=memory,
+                memory=reuse.memory,
                 disk=reuse.disk,
                 codec=reuse.codec,
                 fingerprint="" if reuse.disk is None else self._fingerprint(reuse, halves(), seed),
@@ -72,7 +73,7 @@ class CacheOpener:
 
         def settle(theirs: Mapping[str, str] | None) -> Mapping[str, str]:
             if not several:
-                split.decide(memory, lambda: self._possible_split(theirs))
+                split.decide(reuse.memory, lambda: self._possible_split(theirs))
             return self._about(reuse, halves)
 
         if reuse.shared is None:

@@ -43,8 +43,10 @@ class ReuseSession:
         seed: int,
         redundancy: Redundancy | None = None,
     ) -> None:
+        if reuse is not None and memory is not None:
+            reuse = replace(reuse, memory=memory)
         self._given, self._reuse, self._seed = dataset, reuse, seed
-        self._final_transform, self._memory = final_transform, memory
+        self._final_transform = final_transform
         self.redundant = None if redundancy is None else DuplicatePolicy(redundancy, len(dataset), seed)
         # How whole batches are repeated; None if they are not.
         self.batch_echo = reuse if isinstance(reuse, Echo) and reuse.after == "batch" else None
@@ -98,10 +100,9 @@ class ReuseSession:
         reuse, split = self._reuse, self._split
         if reuse is None or self.batch_echo is not None:
             return None if self._final_transform is None else WorkerView(split.split(), None)
-        memory = reuse.memory if self._memory is None else self._memory
         if isinstance(reuse, Echo):
-            return WorkerView(split.checked_split(), Store(len(self.dataset), memory=memory))
-        halves, store = self._opener.open(reuse, memory, self._seed)
+            return WorkerView(split.checked_split(), Store(len(self.dataset), memory=reuse.memory))
+        halves, store = self._opener.open(reuse, self._seed)
         part_seed = None if reuse.shared is None else reuse.part_seed(self._seed)
         return WorkerView(halves, store, part_seed)
 

@@ -27,6 +27,8 @@ _STAGES = {
     "consume": "training loop worked on a batch",
     "idle": "workers had nothing to do",
 }
+_PER_SAMPLE = ("load", "collate")  # The others are counted by batches.
+_BATCHES = "batch", "batches"
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +36,7 @@ class Report:
     """Totals since the loader was made: prints as a table, renders in notebooks, exports to a dict or a page.
 
     Seconds of `load`, `collate` and `idle` are summed over all workers; the other stages are seconds of the
-    training loop.
+    training loop. What a stage's `calls` count are samples for `load` and `collate`, batches for the others.
 
     Example:
         >>> import rekindle as rk
@@ -58,6 +60,7 @@ class Report:
     reuse: ReuseReport | None = None
     redundancy: Mapping[str, object] | None = None  # how near-duplicates were treated
     importance: Mapping[str, object] | None = None  # what the importance method reports about itself
+    native: str | None = None  # what `native="auto"` came to, and why
 
     @classmethod
     def of(
@@ -71,6 +74,7 @@ class Report:
         reuse: ReuseReport | None = None,
         importance: Mapping[str, object] | None = None,
         redundancy: Mapping[str, object] | None = None,
+        native: str | None = None,
     ) -> Report:
         """The report on the present state of these counters."""
         return cls(
@@ -86,6 +90,7 @@ class Report:
             reuse=reuse,
             importance=importance,
             redundancy=redundancy,
+            native=native,
         )
 
     @property
@@ -133,6 +138,7 @@ class Report:
             "reuse": None if self.reuse is None else self.reuse.to_dict(),
             "importance": self.importance,
             "redundancy": self.redundancy,
+            "native": self.native,
         }
 
     @overload
@@ -162,14 +168,13 @@ class Report:
     def __repr__(self) -> str:
         table = Table(title=self._summary(), title_justify="left")
         table.add_column("stage")
-        for name in ("calls", "seconds", "MB"):
+        for name in ("count", "seconds", "MB"):
             table.add_column(name, justify="right")
         for row in self._rows():
-            table.add_row(f"{row.name}: {row.description}", row.calls, row.seconds, row.megabytes)
+            table.add_row(f"{row.name}: {row.description}", row.count, row.seconds, row.megabytes)
         text = io.StringIO()
-        console = Console(
-            file=text, width=100, force_jupyter=False
-        )  # In a notebook, rich would show it itself.
+        # In a notebook, rich would show it itself.
+        console = Console(file=text, width=100, force_jupyter=False)
         console.print(table)
         for note in self._notes():
             console.print(note, markup=False, highlight=False, emoji=False)
@@ -179,7 +184,7 @@ class Report:
 
     def _summary(self) -> str:
         parts = [
-            f"{_counted(self.samples, 'sample')} in {_counted(self.batches, 'batch', 'batches')}",
+            f"{_counted(self.samples, 'sample')} in {_counted(self.batches, *_BATCHES)}",
             f"{_counted(self.workers, 'worker')} ({self._who})",
             f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the training loop's time",
         ]
@@ -203,7 +208,8 @@ class Report:
 
     def _notes(self) -> list[str]:
         """What there is to report beside the table."""
-        notes = [] if self.reuse is None else self.reuse.lines()
+        notes = [] if self.native is None else [f'native="auto": {self.native}']
+        notes += [] if self.reuse is None else self.reuse.lines()
         sections = {"importance": self.importance, "redundancy": self.redundancy}
         for title, values in sections.items():
             if values is not None:
@@ -215,7 +221,7 @@ class Report:
             StageRow(
                 name,
                 _STAGES[name],
-                f"{stage.calls:,}",
+                _counted(stage.calls, "sample") if name in _PER_SAMPLE else _counted(stage.calls, *_BATCHES),
                 f"{stage.seconds:.3f}",
                 f"{stage.nbytes / 1e6:,.1f}" if stage.nbytes else "",
             )

@@ -16,7 +16,7 @@ class StageRow:
 
     name: str
     description: str
-    calls: str
+    count: str
     seconds: str
     megabytes: str
 
@@ -77,7 +77,7 @@ def fragment(content: PageContent) -> str:
     notes = "".join(f"<p>{escape(note)}</p>" for note in content.notes)
     return (
         f"<div class='rekindle-report'><style>{_STYLE}</style><dl>{figures}</dl>"
-        "<table><thead><tr><th>stage</th><th></th><th class='number'>calls</th>"
+        "<table><thead><tr><th>stage</th><th></th><th class='number'>count</th>"
         "<th class='number'>seconds</th><th class='number'>MB</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>{notes}{_bad_samples(content.bad_samples)}</div>"
     )
@@ -86,7 +86,7 @@ def fragment(content: PageContent) -> str:
 def _row(stage: StageRow) -> str:
     numbers = "".join(
         f"<td class='number'>{escape(number)}</td>"
-        for number in (stage.calls, stage.seconds, stage.megabytes)
+        for number in (stage.count, stage.seconds, stage.megabytes)
     )
     return (
         f"<tr><th scope='row'>{escape(stage.name)}</th><td class='soft'>{escape(stage.description)}</td>"
