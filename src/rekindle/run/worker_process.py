@@ -116,17 +116,7 @@ def run_workers(
     sent: SentJob | PickledJob, lines: dict[int, Connection], base_seed: int, started_by: StartedBy
 ) -> None:
     """What a worker process runs from its start to its end."""
-    started_by.end_with_it()
-    for end in engine_ends:
-        end.close()
-    engine_ends.clear()
-    # Ctrl-C reaches the whole group of processes; the main one decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.disable()  # A worker's death is reported by the engine, with the sample's name.
-    _exit_with(started_by.pid)
-    gc.freeze()  # The collector would otherwise touch, and so copy, every page shared with the parent.
-    torch.set_num_threads(1)
-    stack_without_shared_memory()
+    _leave_the_main_process(started_by)
     slots = ProcessSlots()
     channels = {number: PipeChannel(connection, slots) for number, connection in lines.items()}
     first, *others = channels
@@ -168,6 +158,21 @@ def run_workers(
         thread.start()
     serve(first)
     _end(threads)
+
+
+def _leave_the_main_process(started_by: StartedBy) -> None:
+    """Let go of what a fork has copied, and end when the main process does."""
+    started_by.end_with_it()
+    for end in engine_ends:
+        end.close()
+    engine_ends.clear()
+    # Ctrl-C reaches the whole group of processes; the main one decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.disable()  # A worker's death is reported by the engine, with the sample's name.
+    _exit_with(started_by.pid)
+    gc.freeze()  # The collector would otherwise touch, and so copy, every page shared with the parent.
+    torch.set_num_threads(1)
+    stack_without_shared_memory()
 
 
 def _serve_in_thread(serve: Callable[[int], None], number: int) -> None:

@@ -77,7 +77,6 @@ class UnitResults:
         self.pending = 0  # requests
         self._stop_at_failure = stop_at_failure
         self._loaded: list[tuple[range | list[int], Loaded]] = []
-        self._asked_for = 0  # bytes of a slot
 
     @property
     def key(self) -> tuple[int, int]:
