@@ -13,26 +13,10 @@ class BadFileError(Exception):
     pass
 
 
-class SomeBad(Dataset):
-    """Tuples with text; the bad ones raise after they have drawn."""
-
-    def __init__(self, bad, size=200):
-        self.bad, self.size = frozenset(bad), size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        noise = random.random() + float(np.random.random_sample()) + float(torch.rand(()))
-        if index in self.bad:
-            raise BadFileError(f"cannot decode file {index}")
-        return torch.tensor([float(index), noise]), f"file {index}"
-
-
 class Plain(Dataset):
-    """Numbers that draw nothing."""
+    """Numbers that draw nothing, some of which are bad."""
 
-    def __init__(self, bad, size=200):
+    def __init__(self, bad=(), size=200):
         self.bad, self.size = frozenset(bad), size
 
     def __len__(self):
@@ -42,6 +26,14 @@ class Plain(Dataset):
         if index in self.bad:
             raise BadFileError(f"cannot decode file {index}")
         return index
+
+
+class SomeBad(Plain):
+    """Tuples with text; the bad ones raise after they have drawn."""
+
+    def __getitem__(self, index):
+        noise = random.random() + float(np.random.random_sample()) + float(torch.rand(()))
+        return torch.tensor([float(super().__getitem__(index)), noise]), f"file {index}"
 
 
 def collate_with_noise(samples):

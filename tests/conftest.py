@@ -54,6 +54,15 @@ def _quick_end_of_torchs_workers() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, empty, about which nobody has been warned yet."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setattr("rekindle.core.user_cache._warned", set())
+    return folder
+
+
 def pytest_collection_finish() -> None:
     """Leave what stays for good out of garbage collection, which would touch and so copy it in every fork."""
     gc.collect()

@@ -4,15 +4,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import (
     Dataset,
 )
 
 import rekindle as rk
-from photographs import photographs
+from photographs import image_folder
 
 T = rk.transforms
 SIZE, BATCH = 20, 6
@@ -26,12 +24,7 @@ AFTER = ["read", "decode", "augment", "batch", "RandomResizedCrop"]
 
 
 def make_images(folder: Path) -> Path:
-    """Files of one class, cut out of photographs."""
-    (folder / "one").mkdir()
-    for number in range(SIZE):
-        photograph = photographs()[number % 8][:90, number : number + 100]
-        Image.fromarray(np.ascontiguousarray(photograph)).save(folder / "one" / f"{number:03}.jpg")
-    return folder
+    return image_folder(folder, SIZE)
 
 
 def load(dataset: Any, **settings: Any) -> Any:

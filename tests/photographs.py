@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,29 @@ def photographs(count: int = 8) -> tuple[NDArray[np.uint8], ...]:
             if len(images) == count:
                 break
     return tuple(images)
+
+
+def image_folder(
+    folder: Path, count: int, *, height: int = 90, width: int = 100, endings: Sequence[str] = ("jpg",)
+) -> Path:
+    """Files of three classes, cut out of photographs, whose names end in turn in these."""
+    for number in range(count):
+        photograph = photographs()[number % 8][:height, number : number + width]
+        kind = folder / f"class-{number % 3}"
+        kind.mkdir(exist_ok=True)
+        name = f"{number:03}.{endings[number % len(endings)]}"
+        Image.fromarray(np.ascontiguousarray(photograph)).save(kind / name)
+    return folder
+
+
+def with_truncated_files(root: Path, target: Path, *names: str) -> Path:
+    """A copy of a folder of classes in which files of these names are cut off in the middle."""
+    for source in root.glob("*/*.*"):
+        copy = target / source.relative_to(root)
+        copy.parent.mkdir(exist_ok=True)
+        data = source.read_bytes()
+        copy.write_bytes(data[: len(data) // 2] if source.name in names else data)
+    return target
 
 
 def _made(seed: int) -> NDArray[np.uint8]:

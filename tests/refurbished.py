@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import rekindle as rk
-from photographs import photographs
+from photographs import image_folder
 
 T = rk.transforms
 SIZE, BATCH = 26, 6
@@ -30,13 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def make_images(folder: Path) -> Path:
-    """Files of three classes, cut out of photographs."""
-    for number in range(SIZE):
-        photograph = photographs()[number % 8][:90, number : number + 100]
-        kind = folder / f"class-{number % 3}"
-        kind.mkdir(exist_ok=True)
-        Image.fromarray(np.ascontiguousarray(photograph)).save(kind / f"{number:03}.jpg")
-    return folder
+    return image_folder(folder, SIZE)
 
 
 class Folder(Dataset[Any]):

@@ -1,5 +1,10 @@
 """Samples put in a store, and how many of them are found."""
 
+import multiprocessing
+import os
+import signal
+import time
+
 import numpy as np
 
 from rekindle.reuse import Store
@@ -41,6 +46,18 @@ def check(store, generation=0):
             assert is_right(value, index, generation)
             found += 1
     return found
+
+
+def kill_writers(write, arguments, seconds):
+    """Two processes that write at once, each with its arguments, killed after some time."""
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write, args=own) for own in arguments]
+    for writer in writers:
+        writer.start()
+    time.sleep(seconds)
+    for writer in writers:
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
 
 
 def files(tmp_path):

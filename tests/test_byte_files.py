@@ -74,10 +74,10 @@ def _replace(path: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.usefixtures("cache")
 def test_a_file_that_was_replaced_is_not_read_by_the_index_of_the_one_before(
-    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ending: str
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = pack(tmp_path / f"a.{ending}", SAMPLES)
     source = open_source(path)
     sent = pickle.dumps(source)

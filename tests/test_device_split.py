@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import Subset
 
 import rekindle as rk
-from photographs import photographs
+from photographs import image_folder, photographs, with_truncated_files
 from rekindle.prepare.device.split_point import find_device_split
 from same import same
 
@@ -36,22 +35,12 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
-    for number in range(SAMPLES):
-        kind = folder / f"class-{number % 3}"
-        kind.mkdir(exist_ok=True)
-        photograph = photographs()[number % 8][:120, number : number + 150]
-        Image.fromarray(np.ascontiguousarray(photograph)).save(kind / f"{number:03}.png")
-    return folder
+    return image_folder(folder, SAMPLES, height=120, width=150, endings=("png",))
 
 
 @pytest.fixture
 def broken(root: Path, tmp_path: Path) -> Path:
-    for source in root.rglob("*.png"):
-        target = tmp_path / source.relative_to(root)
-        target.parent.mkdir(exist_ok=True)
-        data = source.read_bytes()
-        target.write_bytes(data[: len(data) // 2] if source.name in ("007.png", "016.png") else data)
-    return tmp_path
+    return with_truncated_files(root, tmp_path, "007.png", "016.png")
 
 
 def load(dataset: Any, **settings: Any) -> Any:

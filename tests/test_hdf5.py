@@ -15,10 +15,7 @@ from rekindle.fetch import open_source
 
 COUNT = 13
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def pixels(*shape: int) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 import rekindle as rk
-from photographs import photographs
+from photographs import image_folder, with_truncated_files
 from rekindle.core import counter_rng
 from rekindle.prepare.native import as_native
 from same import same
@@ -33,25 +33,13 @@ SAMPLES = 23
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
-    for number in range(SAMPLES):
-        photograph = photographs()[number % 8][:120, number : number + 150]
-        kind = folder / f"class-{number % 3}"
-        kind.mkdir(exist_ok=True)
-        Image.fromarray(np.ascontiguousarray(photograph)).save(
-            kind / f"{number:03}.{'png' if number % 5 == 0 else 'jpg'}"
-        )
-    return folder
+    return image_folder(folder, SAMPLES, height=120, width=150, endings=("png", *["jpg"] * 4))
 
 
 @pytest.fixture
 def broken(root: Path, tmp_path: Path) -> Path:
     """The same, with two bad files among them."""
-    for source in root.rglob("*.*"):
-        target = tmp_path / source.relative_to(root)
-        target.parent.mkdir(exist_ok=True)
-        data = source.read_bytes()
-        target.write_bytes(data[: len(data) // 2] if source.name in ("007.jpg", "016.jpg") else data)
-    return tmp_path
+    return with_truncated_files(root, tmp_path, "007.jpg", "016.jpg")
 
 
 WAYS: dict[str, dict[str, Any]] = {

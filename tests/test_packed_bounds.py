@@ -18,10 +18,7 @@ from rekindle.tools.dataset_info import ValueRange, info
 
 IMAGE = b"\xff\xd8image"
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 # Labels.

@@ -21,10 +21,7 @@ from rekindle.fetch import open_source
 COUNT = 5
 LABELS = [number % 3 for number in range(COUNT)]
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def _read(path: Path, **options: Any) -> tuple[list[bytes], list[int]]:

@@ -15,10 +15,7 @@ from packs import CLASSES, ENDINGS, jpegs
 from rekindle.fetch import open_source, writer_for
 from rekindle.tools.cli import main
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def _gif() -> bytes:

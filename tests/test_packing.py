@@ -21,10 +21,7 @@ from rekindle.tools.pack_workspace import Workspace
 
 COUNT = 6
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def samples(shade: int) -> list[bytes]:

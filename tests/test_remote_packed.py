@@ -27,6 +27,8 @@ ONE_OF_EACH_KIND = [
 ]
 SAMPLES = 16
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 def _write(path: Path, start: int, stop: int) -> None:
     writer = writer_for(path, ["cat", "dog"])
@@ -50,10 +52,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, S3Se
 
 
 @pytest.fixture
-def bucket(
-    there: tuple[Path, S3Server, FaultyProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bucket]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def bucket(there: tuple[Path, S3Server, FaultyProxy]) -> Iterator[Bucket]:
     folder, _, proxy = there
     proxy.requests.clear()
     yield Bucket(folder, proxy)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
-    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
@@ -17,22 +16,15 @@ from torch.utils.data import (
 )
 
 import rekindle as rk
+from bad_samples import Plain
 from rank_processes import run_ranks
 
 SIZE = 48
 
 
-class Numbers(Dataset):
+class Numbers(Plain):
     def __init__(self, size=SIZE, bad=()):
-        self.size, self.bad = size, bad
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        if index in self.bad:
-            raise OSError(f"sample {index} is gone")
-        return index
+        super().__init__(bad, size)
 
 
 class Stream(IterableDataset):

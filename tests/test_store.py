@@ -3,9 +3,7 @@
 import multiprocessing
 import os
 import random
-import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from rekindle import ArgumentError
 from rekindle.reuse import Jpeg, Store
 from rekindle.reuse.cache import heap, memory_tier
-from stored import is_right, value_of
+from stored import is_right, kill_writers, value_of
 
 KILOBYTE = 1 << 10
 
@@ -262,21 +260,12 @@ def _write_for_ever(store, seed, generation):
 
 
 def test_a_writer_killed_at_any_moment_leaves_no_wrong_bytes_and_leaks_no_space():
-    context = multiprocessing.get_context("fork")
     draw = random.Random(0)
     with Store(20, memory=60 * KILOBYTE) as store:
         generation = 0
         for number in range(20):
-            writers = [
-                context.Process(target=_write_for_ever, args=(store, 2 * number + n, generation))
-                for n in range(2)
-            ]
-            for writer in writers:
-                writer.start()
-            time.sleep(0.01 + draw.random() * 0.02)
-            for writer in writers:
-                os.kill(writer.pid, signal.SIGKILL)
-                writer.join()
+            arguments = [(store, 2 * number + n, generation) for n in range(2)]
+            kill_writers(_write_for_ever, arguments, seconds=0.01 + draw.random() * 0.02)
             generation += 100_000
             for index in range(20):
                 held = int(store._shared.arrays["stamp"][index] >> 32) - 1

@@ -15,7 +15,7 @@ import pytest
 
 from rekindle.reuse import Store
 from rekindle.reuse.cache import disk_tier, segments
-from stored import SIZE, check, files, fill, is_right, stores_on_disk, value_of
+from stored import SIZE, check, files, fill, is_right, kill_writers, stores_on_disk, value_of
 
 
 @pytest.fixture
@@ -174,22 +174,13 @@ def _right_or_nothing(store):
 
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_killing_writers_at_any_moment_loses_at_most_their_last_record(on_disk, tmp_path, kills):
-    context = multiprocessing.get_context("fork")
     draw = random.Random(kills)
     generation = 0
     for number in range(kills // 10):
         with on_disk(memory=30_000 * (number % 2), disk_limit=400_000) as store:
             for _ in range(10):
-                writers = [
-                    context.Process(target=_write_for_ever, args=(store, draw.random(), generation))
-                    for _ in range(2)
-                ]
-                for writer in writers:
-                    writer.start()
-                time.sleep(0.01 + draw.random() * 0.04)
-                for writer in writers:
-                    os.kill(writer.pid, signal.SIGKILL)
-                    writer.join()
+                arguments = [(store, draw.random(), generation) for _ in range(2)]
+                kill_writers(_write_for_ever, arguments, seconds=0.01 + draw.random() * 0.04)
                 generation += 100_000
                 _right_or_nothing(store)
                 assert store.put(0, generation, value_of(0, generation))

@@ -1,4 +1,4 @@
-"""What tests of a shared machine need: a home, a folder that everybody can write to, and a cache folder."""
+"""What tests of hostile files and of a shared machine need: small packed files, a home, a shared folder."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rekindle.core import user_cache
+from hostile_packs import Guarded, small_files
+from rekindle.fetch.packed.hdf5 import inspector
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The content of small packed files, by kind."""
+    return small_files(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache folder, empty, about which nobody has been warned yet."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.setattr(user_cache, "_warned", set())
-    return folder
+def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
+    """Reads HDF5 files that may kill the process which looks into them, or keep it busy for ever."""
+    monkeypatch.setattr(inspector, "CPU_SECONDS", 0.2)  # seconds: a hundred times what small files take
+    made = Guarded(tmp_path)
+    yield made
+    made.inspector.close()
 
 
 @pytest.fixture

@@ -27,10 +27,7 @@ from rekindle.fetch.packed.sample_decoders import decoder
 
 SAMPLES = [b"\xff\xd8first", b"\xff\xd8second", b"\xff\xd8third"]
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 # Labels.

@@ -25,10 +25,7 @@ from rekindle.fetch.packed.tar import index as tar_index
 
 IMAGE = b"\xff\xd8image"
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 # HDF5's chunks.

@@ -7,26 +7,19 @@ HDF5's library itself runs in a process that may die of a file, which these test
 import io
 import struct
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from hostile_packs import HDF5, INDEXERS, SAMPLES, Guarded, flips, read_all, small_files
+from hostile_packs import HDF5, INDEXERS, SAMPLES, Guarded, flips, read_all
 from packs import pack
 from rekindle.errors import FormatError
 from rekindle.fetch.byte_files import LocalFile
 from rekindle.fetch.open_source import open_packed, open_source
-from rekindle.fetch.packed.hdf5 import inspector
 from rekindle.fetch.packed.lmdb.index import index_lmdb
 from rekindle.fetch.packed.tfrecord.index import index_tfrecord
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    return small_files(tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.parametrize("kind", INDEXERS)
@@ -69,14 +62,6 @@ def _used(data: bytes) -> list[int]:
 def test_every_flipped_bit_of_an_lmdb_file_gives_valid_data_or_an_error(small: dict[str, bytes]) -> None:
     for damaged in flips(small["lmdb"], _used(small["lmdb"])[::2]):
         read_all(damaged, index_lmdb)
-
-
-@pytest.fixture
-def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
-    monkeypatch.setattr(inspector, "CPU_SECONDS", 0.2)  # seconds: a hundred times what small files take
-    made = Guarded(tmp_path)
-    yield made
-    made.inspector.close()
 
 
 @pytest.mark.parametrize("kind", HDF5)

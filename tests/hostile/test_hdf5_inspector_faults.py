@@ -4,31 +4,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hostile_packs import SAMPLES, Guarded, small_files
+from hostile_packs import SAMPLES, Guarded
 from packs import pack
 from rekindle.errors import FormatError
 from rekindle.fetch.byte_files import LocalFile
 from rekindle.fetch.packed.hdf5 import inspector
 from rekindle.fetch.packed.hdf5.inspector import Inspector
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    return small_files(tmp_path_factory.mktemp("small"))
-
-
-@pytest.fixture
-def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
-    monkeypatch.setattr(inspector, "CPU_SECONDS", 0.2)  # seconds: a hundred times what small files take
-    made = Guarded(tmp_path)
-    yield made
-    made.inspector.close()
 
 
 def _fifo(path: Path) -> Any:
