@@ -1,6 +1,7 @@
 """Real Accelerate trains with our loader, and it stays ours."""
 
 import importlib
+import types
 import warnings
 
 import benchmarks.torchvision_on_cpu  # noqa: F401 - where Accelerate imports torchvision
@@ -137,3 +138,64 @@ def test_accelerate_trains_with_our_loader(accelerator):
             losses.append(loss.item())
     assert len(losses) == 20
     assert losses[-1] < losses[0] / 10
+
+
+def test_accelerate_reads_ahead_and_feedback_is_about_the_batch_that_the_loop_has(accelerator):
+    arguments = {"batch_size": 8, "shuffle": True, "seed": 1, "importance": rk.Buckets()}
+    prepared = accelerator.prepare(rk.DataLoader(Line(), **arguments))
+    alone = rk.DataLoader(Line(), **arguments)
+    for _ in range(3):
+        expected = []
+        for batch in alone:
+            expected.append(batch[2].tolist())
+            alone.feedback(losses=batch[2] + 1.0)
+        for batch in prepared:
+            assert prepared.batch.ids.tolist() == batch[2].tolist() == expected.pop(0)
+            prepared.feedback(losses=batch[2] + 1.0)
+            measured = prepared.state_dict()["importance_state"]["measured"]
+            assert same(measured["loss"], measured["ids"] + 1.0)
+            assert set(batch[2].tolist()) <= set(measured["ids"].tolist())
+        assert same(prepared.batch.ids, batch[2])
+
+
+def test_a_pass_that_is_left_early_leaves_the_batch_that_the_loop_had(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, seed=1, shuffle=True))
+    for _ in range(2):
+        batch = next(iter(prepared))
+        assert same(prepared.batch.ids, batch[2])
+
+
+def test_importance_needs_feedback_through_accelerate_too(accelerator):
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, seed=1, importance=rk.Buckets()))
+    list(prepared)
+    with pytest.raises(rk.FeedbackError, match="no feedback was reported for epoch 0"):
+        list(prepared)
+
+
+def dispatched(**arguments):
+    """What rank 0 of two has, which reads the batches of both."""
+    from accelerate.data_loader import prepare_data_loader
+
+    loader = rk.DataLoader(Line(), batch_size=4, seed=1, shuffle=True, **arguments)
+    prepared = prepare_data_loader(
+        loader, put_on_device=True, dispatch_batches=True, use_stateful_dataloader=True
+    )
+    prepared.state = types.SimpleNamespace(process_index=0, num_processes=2, device=torch.device("cpu"))
+    return prepared
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_state_of_dispatched_batches_is_behind_those_that_the_loops_have(accelerator, at):
+    iterator, left = iter(loader := dispatched()), []
+    for _ in range(at):
+        next(iterator)
+    state = dict(loader.state_dict())
+    left = list(iterator)
+    resumed = dispatched()
+    resumed.load_state_dict(state)
+    assert same(list(resumed), left)
+
+
+def test_importance_is_refused_where_accelerate_splits_the_batches(accelerator):
+    with pytest.raises(rk.ArgumentError, match="dispatch_batches=False"):
+        dispatched(importance=rk.Buckets())

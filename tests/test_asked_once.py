@@ -1,5 +1,6 @@
 """A dataset is asked once for each sample, also where one fails: an error is never hidden by another try."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,16 @@ class Records(Dataset[int]):
         if record in self.damaged:
             raise ValueError(f"record {record} is damaged")
         return record
+
+
+class Jittered(Records):
+    """Draws a random number from some record on: a reader's records, augmented."""
+
+    from_record = 0
+
+    def __getitem__(self, index: int) -> int:
+        record = super().__getitem__(index)
+        return record if record < self.from_record else record + int(random.random())
 
 
 class Together(Records):
@@ -72,6 +83,42 @@ def test_a_worker_goes_on_behind_a_damaged_record_as_torchs_does(
     damaged = frozenset({4, 9})
     theirs = outcome(Torch(Records(damaged), 3, collate_fn=collate_fn, num_workers=1))
     assert outcome(rk.DataLoader(Records(damaged), 3, collate_fn=collate_fn, num_workers=1)) == theirs
+
+
+@pytest.mark.parametrize("from_record", [0, 1, 4, 7])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_reader_loses_no_record_whenever_it_turns_out_that_it_draws(
+    from_record: int, batch_size: int | None
+) -> None:
+    ours, theirs = Jittered(frozenset({5})), Jittered(frozenset({5}))
+    ours.from_record = theirs.from_record = from_record
+    assert outcome(rk.DataLoader(ours, batch_size, collate_fn=torch.tensor)) == outcome(
+        Torch(theirs, batch_size, collate_fn=torch.tensor)
+    )
+    assert ours.asked == theirs.asked
+
+
+class AddsNoise:
+    """A collate function that changes the samples it gets, and draws only in the second half."""
+
+    def __call__(self, samples: list[list[int]]) -> torch.Tensor:
+        for sample in samples:
+            sample[0] += 100 + (int(random.random()) if sample[0] >= SIZE // 2 else 0)
+        return torch.tensor(samples)
+
+
+class Boxed(Dataset[list[int]]):
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [index]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collate_function_is_called_once_for_a_batch_whenever_it_draws(workers: int) -> None:
+    loader = rk.DataLoader(Boxed(), 2, collate_fn=AddsNoise(), num_workers=workers)
+    assert [batch.flatten().tolist() for batch in loader] == [[100 + n, 101 + n] for n in range(0, SIZE, 2)]
 
 
 @settings(max_examples=30, deadline=None)

@@ -63,7 +63,12 @@ class HeldGenerator:
 
 def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
     """The generators that these objects hold, apart from the global ones; the same in every copy of them."""
-    found: list[HeldGenerator] = []
+    sources = ((path, _source(value)) for path, value in near_objects(*roots))
+    return tuple(HeldGenerator(path, source) for path, source in sources if source is not None)
+
+
+def near_objects(*roots: object) -> _Found:
+    """The objects that these hold, the nearest first, with the ways to them; not the global generators."""
     waiting = deque((str(number), root) for number, root in enumerate(roots))
     seen = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
     alive: list[object] = []  # or an id might come to mean another object
@@ -73,16 +78,13 @@ def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
             continue
         seen.add(id(value))
         alive.append(value)
+        yield path, value
         try:
-            source = _source(value)
-            if source is not None:
-                found.append(HeldGenerator(path, source))
-            else:
+            if not issubclass(type(value), _GENERATORS):
                 waiting += _parts(path, value)
         except Exception as error:  # An object like none before: what it holds stays its own business.
             if is_interrupt(error):
                 raise
-    return tuple(found)
 
 
 def _source(value: object) -> RandomSource | None:

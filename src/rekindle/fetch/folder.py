@@ -142,29 +142,32 @@ class Folder(LabelledFiles):
 
     def lengths(self) -> NDArray[np.int64]:
         """The size of each sample's file, 0 if it is gone: one `stat` each."""
-        sizes = (state[0] for state in self._sizes_and_mtimes())
+        sizes = (state[0] for state in self._sizes_and_times())
         return np.fromiter(sizes, dtype=np.int64)
 
     def version(self) -> str:
-        """Changes with the size or the modification time of any sample's file: one `stat` each."""
+        """Changes with the size of any sample's file, or when it was changed: one `stat` each."""
         digest = hashlib.sha256()
-        for state in self._sizes_and_mtimes():
-            digest.update(b"%d %d\n" % state)
+        for state in self._sizes_and_times():
+            digest.update(b"%d %d %d\n" % state)
         return digest.hexdigest()
 
-    def _sizes_and_mtimes(self) -> Iterator[tuple[int, int]]:
+    def _sizes_and_times(self) -> Iterator[tuple[int, int, int]]:
         for names in self._files.chunks():
             for name in names:
-                yield _size_and_mtime(self._prefix + name)
+                yield _size_and_times(self._prefix + name)
 
 
-def _size_and_mtime(path: bytes) -> tuple[int, int]:
-    """Size and modification time of a file; zeros if it is gone, which is reported when it is read."""
+def _size_and_times(path: bytes) -> tuple[int, int, int]:
+    """Size of a file, time of its content and of its last change; zeros if it is gone, as a read will report.
+
+    The first time can be set, and is by archives and copies: then only the second one shows a new content.
+    """
     try:
         state = os.stat(path)
     except OSError:
-        return 0, 0
-    return state.st_size, state.st_mtime_ns
+        return 0, 0, 0
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _labels_path(root: Path, labels: str | os.PathLike[str]) -> Path:

@@ -3,18 +3,32 @@
 `Accelerator.prepare` copies the arguments that it knows from a loader to a new `torch.utils.data.DataLoader`.
 Here its list of arguments gets one more entry, `rekindle`, under which our loaders pass on their own
 arguments, and its constructor makes one of our loaders where that entry is filled.
+
+What it makes asks a loader for batches before the training loop does: one more, or those of all processes. So
+`loader.batch` and `feedback` are told which one the training loop has, and states are those behind that one.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeAlias
 
 import torch.utils.data
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from rekindle.choose.importance import session_state
 from rekindle.choose.partition import sharding_of
+from rekindle.choose.planned_sampler import PlannedSampler
+from rekindle.core.samples import Batch
+from rekindle.errors import ArgumentError
+from rekindle.loader.checkpoint import State
+from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
 
 _ENTRY = "rekindle"
+Adapter: TypeAlias = Any  # what Accelerate makes of a loader; it has no types
 
 
 def install() -> None:
@@ -30,24 +44,90 @@ def install() -> None:
     adapter = accelerate.DataLoaderAdapter
     original = adapter.__init__
 
-    def initialise(self: Any, dataset: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
+    def initialise(self: Adapter, dataset: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
         if kwargs.get(_ENTRY) is None:
             kwargs.pop(_ENTRY, None)
             original(self, dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
             return
+        if issubclass(type(self), accelerate.DataLoaderDispatcher):  # Its `__class__` is another.
+            _check_dispatched(kwargs[_ENTRY])
         # Ours keeps its own state: for this flag `save_state` and `load_state` ask for it.
         original(self, dataset, use_stateful_dataloader=False, **kwargs)
         self.use_stateful_dataloader = use_stateful_dataloader
 
     load = adapter.load_state_dict
 
-    def load_state_dict(self: Any, state: dict[str, object]) -> None:
+    def load_state_dict(self: Adapter, state: dict[str, object]) -> None:
         load(self, state)
-        if getattr(self.base_dataloader, _ENTRY, None) is not None:
+        if _is_ours(self):
             # Accelerate counts epochs from 0 in every run, and tells them to samplers: ours follows that.
             self.iteration = state["epoch"]
 
-    adapter.__init__, adapter.load_state_dict = initialise, load_state_dict
+    def state_dict(self: Adapter) -> State:
+        state: State = self.dl_state_dict  # as it was before the training loop had this batch
+        if _is_ours(self) and "importance_state" in state:
+            state["importance_state"] = session_state.save(self.base_dataloader._parts.importance)
+        return state
+
+    adapter.__init__, adapter.load_state_dict, adapter.state_dict = initialise, load_state_dict, state_dict
+    shard, dispatcher = accelerate.DataLoaderShard, accelerate.DataLoaderDispatcher
+    shard.__iter__ = _showing_what_is_yielded(shard.__iter__)
+    dispatcher._fetch_batches = _saving_states_before(dispatcher._fetch_batches)
+
+
+def _is_ours(adapter: Adapter) -> bool:
+    return getattr(adapter.base_dataloader, _ENTRY, None) is not None
+
+
+def _check_dispatched(arguments: dict[str, object]) -> None:
+    if arguments["importance"] is not None:
+        raise ArgumentError(
+            "importance= with dispatch_batches=True: one process reads the batches, and Accelerate splits "
+            "them among all, so no process knows which samples it has. Give DataLoaderConfiguration("
+            "dispatch_batches=False)."
+        )
+
+
+def _showing_what_is_yielded(
+    iterate: Callable[[Adapter], Iterator[Batch]],
+) -> Callable[[Adapter], Iterator[Batch]]:
+    """Let a loader know which of the batches that were asked for the training loop has."""
+
+    @wraps(iterate)
+    def iterate_ours(self: Adapter) -> Iterator[Batch]:
+        if not _is_ours(self):
+            yield from iterate(self)
+            return
+        progress = self.base_dataloader._progress
+        progress.read_ahead = read = deque[SlotBatch | CollatedBatch]()
+        try:
+            skipped = self.skip_batches
+            for batch in iterate(self):
+                for _ in range(skipped + 1):
+                    progress.shown = read.popleft()
+                skipped = 0
+                yield batch
+        finally:
+            if progress.read_ahead is read:  # unless another pass has begun
+                progress.last, progress.shown, progress.read_ahead = progress.current, None, None
+
+    return iterate_ours
+
+
+def _saving_states_before(fetch: Callable[[Adapter, object], object]) -> Callable[[Adapter, object], object]:
+    """Let the state of a loader be that before the batches which are fetched for all processes."""
+
+    @wraps(fetch)
+    def fetch_ours(self: Adapter, iterator: object) -> object:
+        if not _is_ours(self):
+            return fetch(self, iterator)
+        self._update_state_dict()
+        before = self.dl_state_dict
+        fetched = fetch(self, iterator)
+        self.dl_state_dict = before
+        return fetched
+
+    return fetch_ours
 
 
 def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -60,7 +140,23 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
         # There is one process, or Accelerate shares the batches itself: out of one that reads all of them,
         # or by a dataset that it has split.
         rekindle = {**rekindle, "shard": None}
+    if rekindle["importance"] is not None or rekindle["redundancy"] is not None:
+        kwargs |= _order_of(kwargs.get("batch_sampler"))
     return DataLoader(dataset, **kwargs, **rekindle)
+
+
+def _order_of(batch_sampler: object) -> dict[str, object]:
+    """The arguments for a batch sampler that torch has made of them: a choice of samples takes no sampler."""
+    if type(batch_sampler) is not BatchSampler:
+        return {}
+    if type(batch_sampler.sampler) not in (SequentialSampler, RandomSampler, PlannedSampler):
+        return {}
+    return {
+        "batch_sampler": None,
+        "batch_size": batch_sampler.batch_size,
+        "drop_last": batch_sampler.drop_last,
+        "shuffle": type(batch_sampler.sampler) is not SequentialSampler,
+    }
 
 
 def _is_sharded(dataset: Any, batch_sampler: object) -> bool:

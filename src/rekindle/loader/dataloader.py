@@ -240,9 +240,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     @property
     def batch(self) -> BatchInfo:
         """What the batch just yielded consists of (`ids`, `weights`, `epoch`, `step`, `fresh`)."""
-        if self._progress.last is None:
+        current = self._progress.current
+        if current is None:
             raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
-        return BatchInfo(self._progress.last)
+        return BatchInfo(current)
 
     def feedback(
         self,
@@ -262,7 +263,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
                 reported in pieces, in order, as gradient accumulation has them.
 
         """
-        importance, last = self._parts.importance, self._progress.last
+        importance, last = self._parts.importance, self._progress.current
         if importance is not None:
             importance.report_feedback(None if last is None else yielded(last), losses, logits, targets, ids)
 

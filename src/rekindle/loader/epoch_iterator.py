@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -33,6 +34,15 @@ class Progress:
     unseen_bad: int = 0  # bad samples, the last found, of a batch that is not yielded yet
     yielded_at: float | None = None  # when that was, as long as the training loop is at work on it
     has_warned: bool = False  # that the state of a dataset cannot be saved
+    # Where a framework asks for batches before the training loop does: those that it has, in order, and the
+    # one that the training loop has.
+    read_ahead: deque[SlotBatch | CollatedBatch] | None = None
+    shown: SlotBatch | CollatedBatch | None = None
+
+    @property
+    def current(self) -> SlotBatch | CollatedBatch | None:
+        """The batch that the training loop has."""
+        return self.last if self.shown is None else self.shown
 
 
 class EpochIterator:
@@ -185,6 +195,8 @@ class EpochIterator:
             copies = with_copy(copies, ready.worker, ready.dataset_state.value)
         if self._settings.importance is not None:
             self._settings.importance.move_to(position.step + len(position.ahead))
+        if self._progress.read_ahead is not None:
+            self._progress.read_ahead.append(ready)
         step, ahead = position.after_a_batch(order.step, in_order=self._in_order)
         return step, ahead, iterable, copies
 

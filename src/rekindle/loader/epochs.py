@@ -40,6 +40,7 @@ class Epochs:
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
         self._planned: PlannedEpochs | None = None
         self._planned_size = 0  # of the dataset, when the next epoch was planned
+        self._awaits_feedback = False  # An epoch is over, and feedback on its last batch is still to come.
 
     def start(
         self, settings: LoaderSettings, position: Position, progress: Progress, loader: Sized
@@ -79,7 +80,8 @@ class Epochs:
             self._planned.plan_ahead()  # Now that workers are busy.
             self._planned_size = len(settings.dataset)
         again = partial(self._begin_again, settings, position, base_seed, kept_seed)
-        iterator = EpochIterator(settings, runner, position, progress, self._end, again, loader)
+        end = partial(self._end, progress)
+        iterator = EpochIterator(settings, runner, position, progress, end, again, loader)
         self._current = weakref.ref(iterator)
         position.begun, progress.unseen_bad = True, 0
         progress.position, self.next_epoch = position, position.epoch + 1
@@ -194,16 +196,21 @@ class Epochs:
         without: Collection[int],
     ) -> PlannedEpochs:
         """Our own order from here on: the next epoch follows without a pause."""
-        choice = None if settings.importance is None else settings.importance.start(epoch)
+        choice = None
+        if settings.importance is not None:
+            choice = settings.importance.start(epoch, ended=self._awaits_feedback)
+        self._awaits_feedback = False
         one = choice is not None or not self._idle.can_load_ahead
         shard, batch_size = settings.shard or ONE_RANK, settings.batch_size or 1
         plan_of = _plan_of(settings, choice, shard, batch_size, None if start is None else (epoch, start))
         self._planned = PlannedEpochs(plan_of, epoch=epoch, first_step=first_step, without=without, one=one)
         return self._planned
 
-    def _end(self, settings: LoaderSettings, runner: Runner) -> None:
+    def _end(self, progress: Progress, settings: LoaderSettings, runner: Runner) -> None:
         """Keep the runner of an epoch that is over for the next one, or end it."""
-        importance = settings.importance
+        # Where a framework reads ahead, the training loop has yet to report on the last batch.
+        self._awaits_feedback = progress.read_ahead is not None
+        importance = None if self._awaits_feedback else settings.importance
         if importance is not None:  # All that this epoch can tell is known now: choose for the next one.
             try:
                 importance.choose(self.next_epoch, ended=True)
@@ -214,6 +221,7 @@ class Epochs:
             runner.close()
             return
         is_ahead = settings.order.is_planned and self._idle.can_load_ahead
+        is_ahead = is_ahead and not (self._awaits_feedback and settings.importance is not None)
         if importance is not None and is_ahead:
             kept_seed = self._kept_worker_seed if settings.persistent_workers else None
             self._give_orders(settings, runner, Position(self.next_epoch), kept_seed or 0, kept_seed)

@@ -39,7 +39,10 @@ class NamedFiles:
                 self._declared.add(f"{type(value).__qualname__} {declared}")
 
     def digest(self) -> str:
-        """Equal if names, sizes and times of these files are."""
+        """Equal if names, sizes and times of these files are.
+
+        The time of the last change counts beside that of the content, which an archive or a copy may set.
+        """
         found = hashlib.blake2b(digest_size=16)
         for part in (*sorted(self._declared), *self._stated()):
             found.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -63,12 +66,14 @@ class NamedFiles:
 
 
 def _state(path: str) -> str:
-    """Size and time of a file; nothing if there is no such file."""
+    """Size and times of a file; nothing if there is no such file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
         return ""
-    return "" if stat.S_ISDIR(status.st_mode) else f"{status.st_size} {status.st_mtime_ns}"
+    if stat.S_ISDIR(status.st_mode):
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def _states_within(folder: str) -> Iterator[str]:

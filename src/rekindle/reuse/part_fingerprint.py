@@ -166,6 +166,6 @@ def _code(code: types.CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants)
 
 
-def _file(path: str) -> tuple[int, int]:
+def _file(path: str) -> tuple[int, int, int]:
     state = os.stat(path)
-    return state.st_size, state.st_mtime_ns
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns

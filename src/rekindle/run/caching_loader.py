@@ -40,6 +40,8 @@ from rekindle.run.sample_loader import (
 class CachingLoader(SampleLoader):
     """Loads samples of a dataset that is split in two parts, of which the first is cached."""
 
+    _learns_at_first = False  # Each part is seeded by itself, so marks do not show which was drawn from.
+
     def __init__(
         self,
         dataset: object,

@@ -117,10 +117,12 @@ class Inline:
             if is_interrupt(error) or (global_rng.marks() == marks and not loaded):
                 raise
         if global_rng.marks() != marks:
+            is_good = self._loader.keeps(marks)
             for restore in restores:
                 restore()
-            loaded.clear()
-            return None
+            if not is_good:
+                loaded.clear()
+                return None
         return None if loaded else CollatedBatch(order, order.ids, batch, at_once=True)
 
     def _gather(self, order: BatchOrder) -> CollatedBatch | None:

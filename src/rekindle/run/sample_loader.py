@@ -1,9 +1,10 @@
 """Samples of a dataset, with the generators seeded for each: the global ones and those that it holds.
 
-Whether a dataset draws random numbers cannot be known beforehand. So it is run as it is; if it draws from a
-generator, that generator is seeded from the sample's key from then on, and what was loaded without is
-recomputed. A dataset that draws nothing pays nothing, and one that draws pays for the generators that it
-uses.
+Whether a dataset draws random numbers cannot be known beforehand. So all generators are seeded for its first
+sample, which shows the ones it draws from; those are seeded for each sample from then on. If it draws from
+another later, that is seeded as well, and what was loaded without is recomputed; or taken as it is, where the
+dataset may change itself when it is asked, as a reader does that only goes forward. A dataset that draws
+nothing pays nothing, and one that draws pays for the generators that it uses.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rekindle.core.held_generators import HeldGenerator, held_generators
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
+from rekindle.core.self_changes import may_change_itself
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
 from rekindle.run.collation import collate
@@ -44,6 +46,30 @@ DRAW_NOTHING = (default_collate, default_convert)
 
 class UnseededDrawError(Exception):
     """The dataset has drawn from a generator that was not seeded for it: what it returned is recomputed."""
+
+
+class Trial:
+    """Seeds generators that nothing is known of, to see which are drawn from; the others are put back.
+
+    Those of which something is known then are no longer among the `marks`.
+    """
+
+    def __init__(self, marks: Marks, seeds: NDArray[np.uint64]) -> None:
+        self._marks = marks
+        self._restores = {generator: generator.save() for generator in marks}
+        for generator in marks:
+            generator.seeder(seeds[:1])(0)
+        self._seeded = {generator: generator.mark() for generator in marks}
+
+    def end(self) -> tuple[RandomSource, ...]:
+        """The generators that were drawn from since."""
+        drawn = tuple(one for one, mark in self._seeded.items() if one.mark() != mark)
+        for generator, restore in self._restores.items():
+            if generator not in drawn:
+                restore()
+        for generator in drawn:
+            del self._marks[generator]
+        return drawn
 
 
 class LoadRequest(NamedTuple):
@@ -110,6 +136,8 @@ class SampleLoader:
     sample is recomputed, and so all generators are seeded for every sample from the first on.
     """
 
+    _learns_at_first = True  # from the first sample, which generators are drawn from
+
     def __init__(
         self,
         dataset: Any,
@@ -132,8 +160,10 @@ class SampleLoader:
         )  # not looked into yet
         self._held: tuple[HeldGenerator, ...] = ()
         self._drawn_from: tuple[RandomSource, ...] = ()
+        self._known_functions: set[int] = set()  # of batches: called before, and may be called twice for one
         self._marks: Marks = {}  # of the generators that the dataset is not known to draw from
         self._settled = not self._generators  # Something was loaded: what it draws from is known so far.
+        self._asks_again = True  # for samples that were loaded without seeds; not if that may change others
 
     @property
     def drew_nothing(self) -> bool:
@@ -223,12 +253,15 @@ class SampleLoader:
     ) -> list[Sample]:
         seeders = self._seeders(request)
         on_row = self._on_row if careful else None
+        trial = None
         samples: list[Sample] = []
         for row in range(len(request.indices)):
             if on_row is not None:
                 on_row(row)
             for seed in seeders:
                 seed(row)
+            if row == 0 and self._learns_at_first and not self._settled:
+                trial = Trial(marks, self._seeds_of(request))
             try:
                 samples.append(load_one(row))
             except UnseededDrawError:
@@ -239,36 +272,57 @@ class SampleLoader:
                 samples.append(FailedSample(error))
                 if stop_at_failure:
                     break
-            # Most datasets that draw at all do so in their first sample: little has to be recomputed.
-            if row == 0 and self._found_draws(marks):
-                raise UnseededDrawError
+            if row == 0 and trial is not None:
+                self._drawn_from += trial.end()
+                seeders = self._seeders(request)
+            elif row == 0 and self._found_draws(marks):
+                if self._asks_again:
+                    raise UnseededDrawError
+                seeders = self._seeders(request)
         return samples
+
+    def _seeds_of(self, request: LoadRequest) -> NDArray[np.uint64]:
+        return counter_rng.seeds(request.seed, request.ids, request.turns)
 
     def _seeders(self, request: LoadRequest) -> list[Callable[[int], None]]:
         if not self._drawn_from:
             return []
-        seeds = counter_rng.seeds(request.seed, request.ids, request.turns)
+        seeds = self._seeds_of(request)
         return [generator.seeder(seeds) for generator in self._drawn_from]
 
     def load_together(self, request: LoadRequest) -> list[Sample]:
         """What the dataset's `__getitems__` returns for all of the indices at once."""
-        return self._for_batch(request, lambda: self.dataset.__getitems__(request.indices))
+        is_known = self._settled
+        return self._for_batch(request, lambda: self.dataset.__getitems__(request.indices), is_known)
 
     def call(self, function: Callable[[Sample], Batch], request: LoadRequest, argument: Sample) -> Batch:
         """What a function of the batch returns, such as the user's collate function."""
         if function in DRAW_NOTHING:
             return collate(function, argument)
-        return self._for_batch(request, lambda: function(argument))
+        is_known = id(function) in self._known_functions  # It lives as long as this.
+        if not is_known and not may_change_itself(function):
+            self._known_functions.add(id(function))
+        return self._for_batch(request, lambda: function(argument), is_known)
 
-    def _for_batch(self, request: LoadRequest, action: Callable[[], Result]) -> Result:
-        def attempt(_: Marks) -> Result:
-            if self._drawn_from:
-                seeds = counter_rng.seeds(
-                    request.seed, request.step, request.batch_turn, counter_rng.Step.BATCH
-                )
-                for generator in self._drawn_from:
-                    generator.seeder(seeds)(0)
-            return action()
+    def _for_batch(self, request: LoadRequest, action: Callable[[], Result], is_known: bool) -> Result:
+        """What an action returns, run once; if it is known, twice if it draws from another generator then.
+
+        A function of a batch may change the samples that it gets.
+        """
+
+        def attempt(marks: Marks) -> Result:
+            if is_known and not self._drawn_from:
+                return action()
+            seeds = counter_rng.seeds(request.seed, request.step, request.batch_turn, counter_rng.Step.BATCH)
+            for generator in self._drawn_from:
+                generator.seeder(seeds)(0)
+            if is_known:
+                return action()
+            trial = Trial(marks, seeds)
+            try:
+                return action()
+            finally:
+                self._drawn_from += trial.end()
 
         return self._run(attempt)
 
@@ -277,7 +331,9 @@ class SampleLoader:
         if self._holders is not None:  # Not before: a `worker_init_fn` may put in other generators.
             self._held = held_generators(*self._holders)
             self._generators, self._holders = (*self._generators, *self._held), None
-            self._drawn_from = self._generators if self._once else ()
+            if self._once:
+                self._drawn_from = self._generators
+            self._asks_again = not may_change_itself(self.dataset)
         with self._exclusive(self._generators):
             started = time.perf_counter()
             try:
@@ -289,10 +345,10 @@ class SampleLoader:
                     except UnseededDrawError:
                         continue
                     except Exception as error:
-                        if self._found_draws(marks) and not is_interrupt(error):
+                        if self._found_draws(marks) and self._asks_again and not is_interrupt(error):
                             continue
                         raise
-                    if not self._found_draws(marks):
+                    if not self._found_draws(marks) or not self._asks_again:
                         self._settled = True
                         return result
             finally:
@@ -305,4 +361,13 @@ class SampleLoader:
         """Whether a generator was drawn from since it was marked; if so, it is seeded from now on."""
         found = tuple(generator for generator, mark in marks.items() if generator.mark() != mark)
         self._drawn_from += found
+        for generator in found:
+            del marks[generator]
         return bool(found)
+
+    def keeps(self, marks: Sequence[object]) -> bool:
+        """Whether samples loaded without seeds are good: no global generator has moved since these marks.
+
+        If one has, it is seeded from now on, and they are good only where asking again may change others.
+        """
+        return not self._found_draws(dict(zip(GENERATORS, marks, strict=True))) or not self._asks_again

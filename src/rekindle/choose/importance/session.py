@@ -109,9 +109,9 @@ class ImportanceSession:
         elif dealt is None or dealt.world != homes.world:
             self.choice = self.refresh.deal(self.choice, homes, self.epoch, self.scores.seed)
 
-    def start(self, epoch: int) -> Choice:
+    def start(self, epoch: int, *, ended: bool = False) -> Choice:
         """The samples of an epoch that begins here, or goes on. All ranks start the same ones."""
-        choice = self.choose(epoch)
+        choice = self.choose(epoch, ended=ended)
         if self._exchanges and self._shared is None:
             self._shared = SharedFindings()
         return choice
