@@ -1,6 +1,6 @@
 """Samples of a dataset, with the generators seeded for each: the global ones and those that it holds.
 
-Whether a dataset draws random numbers cannot be known beforehand. So all generators are seeded for its first
+Whether a dataset draws random numbers cannot be known beforehand. So the global ones are seeded for its first
 sample, which shows the ones it draws from; those are seeded for each sample from then on. If it draws from
 another later, that is seeded as well, and what was loaded without is recomputed; or taken as it is, where the
 dataset may change itself when it is asked, as a reader does that only goes forward. A dataset that draws
@@ -10,7 +10,7 @@ nothing pays nothing, and one that draws pays for the generators that it uses.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -24,7 +24,7 @@ from rekindle.core.held_generators import HeldGenerator, held_generators
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
-from rekindle.core.self_changes import may_change_itself
+from rekindle.core.self_changes import may_change_anything, may_change_itself
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
 from rekindle.run.collation import collate
@@ -54,12 +54,12 @@ class Trial:
     Those of which something is known then are no longer among the `marks`.
     """
 
-    def __init__(self, marks: Marks, seeds: NDArray[np.uint64]) -> None:
+    def __init__(self, generators: Iterable[RandomSource], marks: Marks, seeds: NDArray[np.uint64]) -> None:
         self._marks = marks
-        self._restores = {generator: generator.save() for generator in marks}
-        for generator in marks:
+        self._restores = {generator: generator.save() for generator in generators}
+        for generator in self._restores:
             generator.seeder(seeds[:1])(0)
-        self._seeded = {generator: generator.mark() for generator in marks}
+        self._seeded = {generator: generator.mark() for generator in self._restores}
 
     def end(self) -> tuple[RandomSource, ...]:
         """The generators that were drawn from since."""
@@ -261,7 +261,9 @@ class SampleLoader:
             for seed in seeders:
                 seed(row)
             if row == 0 and self._learns_at_first and not self._settled:
-                trial = Trial(marks, self._seeds_of(request))
+                # Not those that the dataset holds: what it decides by one, once, is the same in all workers.
+                unknown = [generator for generator in GENERATORS if generator in marks]
+                trial = Trial(unknown, marks, self._seeds_of(request))
             try:
                 samples.append(load_one(row))
             except UnseededDrawError:
@@ -272,13 +274,14 @@ class SampleLoader:
                 samples.append(FailedSample(error))
                 if stop_at_failure:
                     break
-            if row == 0 and trial is not None:
-                self._drawn_from += trial.end()
-                seeders = self._seeders(request)
-            elif row == 0 and self._found_draws(marks):
-                if self._asks_again:
+            if row == 0:
+                drawn = () if trial is None else trial.end()
+                self._drawn_from += drawn
+                found = self._found_draws(marks)
+                if found and self._asks_again:
                     raise UnseededDrawError
-                seeders = self._seeders(request)
+                if found or drawn:
+                    seeders = self._seeders(request)
         return samples
 
     def _seeds_of(self, request: LoadRequest) -> NDArray[np.uint64]:
@@ -300,7 +303,7 @@ class SampleLoader:
         if function in DRAW_NOTHING:
             return collate(function, argument)
         is_known = id(function) in self._known_functions  # It lives as long as this.
-        if not is_known and not may_change_itself(function):
+        if not is_known and not may_change_anything(function):
             self._known_functions.add(id(function))
         return self._for_batch(request, lambda: function(argument), is_known)
 
@@ -318,7 +321,7 @@ class SampleLoader:
                 generator.seeder(seeds)(0)
             if is_known:
                 return action()
-            trial = Trial(marks, seeds)
+            trial = Trial(marks, marks, seeds)
             try:
                 return action()
             finally:

@@ -1,0 +1,139 @@
+"""Whether a dataset changes itself when it is asked is seen in its code, without running it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+
+from rekindle.core.self_changes import may_change_anything, may_change_itself
+
+CALLS = 0
+SEEN: list[int] = []
+
+
+class Held:
+    """What the datasets below hold."""
+
+    def __init__(self) -> None:
+        self.calls, self.seen, self.pool = 0, dict[int, int](), [1, 2, 3]
+        self.reader: Iterator[int] = iter(range(9))
+        self.inner = self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Not called for a sample."""
+        self.calls = epoch
+
+
+def counts(self: Any, index: int) -> int:
+    self.calls += 1
+    return index
+
+
+def sets(self: Any, index: int) -> int:
+    self.last = index
+    return index
+
+
+def remembers(self: Any, index: int) -> int:
+    if index not in self.seen:
+        self.seen[index] = index * index
+    return int(self.seen[index])
+
+
+def takes(self: Any, index: int) -> int:
+    return int(self.pool.pop())
+
+
+def reads_on(self: Any, index: int) -> int:
+    return next(self.reader)
+
+
+def sets_within(self: Any, index: int) -> int:
+    self.inner.last = index
+    return index
+
+
+def counts_globally(self: Any, index: int) -> int:
+    global CALLS
+    CALLS += 1
+    return index
+
+
+def notes_globally(self: Any, index: int) -> int:
+    SEEN.append(index)
+    return index
+
+
+def calls_another(self: Any, index: int) -> int:
+    return counts(self, index)
+
+
+def counting() -> Callable[[Any, int], int]:
+    calls = 0
+
+    def counts(self: Any, index: int) -> int:
+        nonlocal calls
+        calls += 1
+        return index
+
+    return counts
+
+
+def gives(self: Any, index: int) -> int:
+    return int(self.pool[index])
+
+
+def fills(self: Any, index: int) -> Any:
+    x = np.zeros(3)
+    x[0] += index
+    x[1:] = self.calls
+    return x
+
+
+def builds(self: Any, index: int) -> Any:
+    target = {"boxes": []}
+    target["boxes"].append(index)
+    target.update(index=index)
+    found = [one for one in self.pool if one]
+    found.append(3)
+    return target, found
+
+
+def opens(self: Any, index: int) -> Any:
+    with open(str(index)) as file:
+        return file.read()
+
+
+def adds(self: Any, index: int) -> Any:
+    image = torch.add(torch.ones(2), np.add(1, index))
+    image.requires_grad = False
+    return image
+
+
+CHANGE = [counts, sets, remembers, takes, reads_on, sets_within, counts_globally, notes_globally]
+CHANGE += [calls_another, counting()]
+
+
+def dataset(function: Callable[[Any, int], Any]) -> Any:
+    return type("Dataset", (Held,), {"__getitem__": function, "__module__": __name__})()
+
+
+@pytest.mark.parametrize("function", CHANGE, ids=lambda one: one.__name__)
+def test_what_changes_a_dataset_is_seen(function: Callable[[Any, int], Any]) -> None:
+    assert may_change_itself(dataset(function))
+    assert may_change_itself(torch.utils.data.Subset(dataset(function), [0]))
+    assert may_change_anything(function)
+
+
+@pytest.mark.parametrize("function", [gives, fills, builds, opens, adds], ids=lambda one: one.__name__)
+def test_what_is_made_for_the_sample_is_no_change(function: Callable[[Any, int], Any]) -> None:
+    assert not may_change_itself(dataset(function))
+
+
+def test_a_function_that_works_in_place_may_change_its_arguments() -> None:
+    assert may_change_anything(fills)
+    assert may_change_anything(builds)
+    assert not may_change_anything(gives)
