@@ -12,12 +12,17 @@ split before its last layer, that layer is each job's own.
 
 Reading: seconds of processor time, less is better. The bar: ≤ 1.5× of one job, split after RandAugment; four
 that share nothing cost 4×. The same work takes more seconds on a machine that is busy with three other jobs:
-beside one job alone stands a quarter of four that share nothing. What each job has to itself is its start
-(about 0.4 s), the flip and the floats of each sample, and its batches.
+beside one job alone stands a quarter of four that share nothing.
+
+The least that four can cost: a job is 2,667 parts (about 3.2 ms each, 8.5 s), the flip, the floats and the
+batches of 6,000 samples (0.19 ms each, 1.1 s) and its start (0.25 s). The first is done once, the others by
+each job: (8.5 + 4 × 1.35) / (8.5 + 1.35) = 1.4. A recipe whose parts take less time is above 1.5 whatever is
+shared: the own work of a job must be below a fifth of the shared.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import resource
@@ -61,6 +66,7 @@ def _seconds() -> float:
 def processor_seconds(files: list[str], jobs: int, split: str, shared: bool, same_seed: bool) -> float:
     """Processor time of some jobs that run at once."""
     next(iter(rekindle_loader(files, LAYERS, num_workers=0)))  # Compiled code is loaded once.
+    gc.freeze()  # A forked job's first collection would copy every page of what was imported: 0.25 s a job.
     context = multiprocessing.get_context("fork")
     start, results = context.Barrier(jobs), context.SimpleQueue()
     settings = {"split": split, "shared": f"benchmark {os.getpid()}" if shared else None}

@@ -125,6 +125,10 @@ class DiskIndex:
     def holds(self, ids: NDArray[np.int64], generations: ArrayLike) -> NDArray[np.bool_]:
         return are_held(self._table, "disk_stamp", ids, generations)
 
+    def has(self, index: int, generation: int) -> bool:
+        """`holds` of one entry."""
+        return self._table.has(index) and is_held(self._stamp[index], generation)
+
     def stamp(self, index: int) -> int:
         return int(self._stamp[index]) if self._table.has(index) else 0
 

@@ -70,6 +70,10 @@ class MemoryTier:
     def holds(self, ids: NDArray[np.int64], generations: ArrayLike) -> NDArray[np.bool_]:
         return are_held(self._table, "stamp", ids, generations)
 
+    def has(self, index: int, generation: int) -> bool:
+        """`holds` of one entry."""
+        return self._table.has(index) and is_held(self._stamp[index], generation)
+
     def find(self, index: int, generation: int) -> tuple[NDArray[np.uint8], int] | None:
         """An entry's bytes in place, and the stamp to pass to `unchanged` after reading them."""
         if not self._table.has(index):

@@ -86,5 +86,19 @@ class CacheCounters:
             self._rows_taken[0] = row + 1
         return row * _COLUMNS
 
-    def total(self, column: int) -> int:
+    def stats(self, *, entries: int, nbytes: int, capacity: int | None) -> StoreStats:
+        """How a store that holds so much was used."""
+        return StoreStats(
+            entries=entries,
+            nbytes=nbytes,
+            capacity=capacity,
+            hits=self._total(HITS),
+            misses=self._total(MISSES),
+            refused=self._total(REFUSED),
+            errors=self._total(ERRORS),
+            from_others=self._total(FROM_OTHERS),
+            seconds=self._total(MICROSECONDS) / 1e6,
+        )
+
+    def _total(self, column: int) -> int:
         return int(self._counters[column::_COLUMNS].sum())

@@ -166,6 +166,11 @@ class Store:
         held = self._memory.holds(rows, generations)
         return held if self._disk is None else held | self._disk.index.holds(rows, generations)
 
+    def _has(self, index: int, generation: int) -> bool:
+        row = self._kept.row(index, generation)
+        on_disk = self._disk is not None and self._disk.index.has(row, generation)
+        return on_disk or self._memory.has(row, generation)
+
     def get(self, index: int, generation: int) -> Value:
         """A copy of the value, or None for a miss."""
         peeked = self.peek(index, generation, copied=self.codec.in_place)
@@ -228,8 +233,7 @@ class Store:
         row = self._kept.row(index, generation)
 
         def find() -> Value:
-            held = self.holds(index, generation)
-            return self.get(index, generation) if held.any() else None
+            return self.get(index, generation) if self._has(index, generation) else None
 
         value: Value = self._claims.wait_or_claim(row, generation, find)
         if value is not None:
@@ -250,7 +254,7 @@ class Store:
 
     def put(self, index: int, generation: int, value: Sample) -> bool:
         """Cache a value; False if it is refused. UnknownTypeError if its type cannot be cached."""
-        if self.holds(index, generation):
+        if self._has(index, generation):
             return True
         return self._admits(index, generation) and self._put(index, generation, self.codec.pack(value))
 
@@ -346,17 +350,10 @@ class Store:
     @property
     def stats(self) -> StoreStats:
         """What the store holds, and how all workers together used it; with those elsewhere, of all."""
-        count = self._counters.total
-        here = StoreStats(
+        here = self._counters.stats(
             entries=self._memory.entries + (self._disk.index.entries if self._disk else 0),
             nbytes=self._memory.nbytes + (self._disk.index.nbytes if self._disk else 0),
             capacity=self.capacity,
-            hits=count(HITS),
-            misses=count(MISSES),
-            refused=count(REFUSED),
-            errors=count(ERRORS),
-            from_others=count(FROM_OTHERS),
-            seconds=count(MICROSECONDS) / 1e6,
         )
         # Of those that are elsewhere, this one is only the description.
         return total(self.elsewhere.values()) if self.elsewhere else here
