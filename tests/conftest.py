@@ -36,9 +36,13 @@ ALONE = Path(__file__).parent / "alone"
 
 
 # Files that take longest: the last file to start should be a short one.
-FIRST = ("test_site", "test_examples", "test_closing", "test_against_torch", "test_combinations")
-# Files that import large libraries, which make every later fork of their process take longer.
-LAST = ("test_documentation", "test_timm_steps", "test_frameworks", "test_accelerate", "test_resumed_parts")
+FIRST = ("test_site", "test_closing", "test_against_torch", "test_combinations")
+# Files that import large libraries, torch's compiler among them, or keep much in memory for other reasons:
+# every later fork of their process takes longer.
+LAST = (
+    *("test_examples", "test_documentation", "test_ray", "test_resumed_parts", "test_frameworks"),
+    *("test_timm_steps", "test_architecture", "test_file_access", "test_accelerate"),
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,4 +79,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert " at 0x" not in item.nodeid, f"{item.nodeid} has another name each time: give it `ids=named`"
         if ALONE in item.path.parents:
             item.add_marker(pytest.mark.alone)
-    items.sort(key=lambda item: (item.path.stem not in FIRST, item.path.stem in LAST))
+    late = {name: place for place, name in enumerate(LAST, 1)}
+    items.sort(key=lambda item: (item.path.stem not in FIRST, late.get(item.path.stem, 0)))

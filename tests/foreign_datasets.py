@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 
+from light_torchvision import torchvision
 from photographs import photographs
 
 datasets = torchvision.datasets

@@ -107,9 +107,7 @@ def tensors() -> Any:
 
 def image_folder(images: Path) -> Any:
     """torchvision's dataset, unchanged."""
-    from benchmarks.torchvision_on_cpu import (
-        torchvision,  # Not in workers that import this for other datasets.
-    )
+    from light_torchvision import torchvision  # Not in workers that import this for other datasets.
 
     tv = torchvision.transforms
     steps = tv.Compose([tv.RandomCrop(40), tv.RandomHorizontalFlip(), tv.ColorJitter(0.3), tv.PILToTensor()])

@@ -14,9 +14,12 @@ MADV_COLLAPSE = 25  # since Linux 6.1; the mmap module has no name for it
 
 def use_huge_pages() -> None:
     """Ask the kernel for huge pages in place of this process's own; an older kernel says no."""
-    madvise = getattr(ctypes.CDLL(None), "madvise", None)
+    library = ctypes.CDLL(None)
+    madvise, trim = (getattr(library, name, None) for name in ("madvise", "malloc_trim"))
     if madvise is None:
         return
+    if trim is not None:
+        trim(0)  # What was freed is not copied either.
     for start, end in _own_memory():
         for address in range(-(-start // HUGE) * HUGE, end - HUGE + 1, HUGE):
             madvise(ctypes.c_void_p(address), ctypes.c_size_t(HUGE), MADV_COLLAPSE)

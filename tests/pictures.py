@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import Dataset
 
 import rekindle as rk
+from light_torchvision import torchvision
 from photographs import photographs
 
 T, V = rk.transforms, torchvision.transforms

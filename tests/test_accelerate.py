@@ -4,10 +4,10 @@ import importlib
 import types
 import warnings
 
-import benchmarks.torchvision_on_cpu  # noqa: F401 - where Accelerate imports torchvision
 import pytest
 import torch
 
+import light_torchvision  # noqa: F401 - where Accelerate imports torchvision
 import rekindle as rk
 from framework_loaders import OWN_ARGUMENTS, Line, Noisy, own_arguments
 from same import same

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import Dataset
 
 import rekindle as rk
 from clock import Clock
+from light_torchvision import torchvision
 from photographs import photographs
 from rekindle.reuse.diversity import view_hash
 from rekindle.reuse.settings import Refurbish

@@ -60,7 +60,7 @@ def beside_frameworks(monkeypatch):
         monkeypatch.setenv(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # What these libraries warn of is not ours to mend.
-        importlib.import_module("benchmarks.torchvision_on_cpu")
+        importlib.import_module("light_torchvision")
         yield
 
 
@@ -70,7 +70,7 @@ def beside_frameworks(monkeypatch):
 def test_the_code_of_a_document_runs_from_top_to_bottom(document, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if any("torchvision" in block for block in code_blocks(document)):
-        importlib.import_module("benchmarks.torchvision_on_cpu")
+        importlib.import_module("light_torchvision")
     run_code(document)
     assert PRINTED.get(document, "") in capsys.readouterr().out
 

@@ -16,11 +16,11 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import benchmarks.torchvision_on_cpu  # noqa: F401 - Lightning and timm import torchvision
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+import light_torchvision  # noqa: F401 - Lightning and timm import torchvision
 import warm_python
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

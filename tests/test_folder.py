@@ -6,8 +6,8 @@ import pickle
 from pathlib import Path
 
 import pytest
-from benchmarks.torchvision_on_cpu import torchvision
 
+from light_torchvision import torchvision
 from rekindle.errors import DataError
 from rekindle.fetch import Folder, listing
 

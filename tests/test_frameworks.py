@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import warnings
 
-import benchmarks.torchvision_on_cpu  # noqa: F401 - Lightning and timm import torchvision
 import pytest
 import torch
 from torch.utils.data import (
@@ -16,6 +15,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import light_torchvision  # noqa: F401 - Lightning and timm import torchvision
 import rekindle as rk
 from framework_loaders import OWN_ARGUMENTS, Line, Noisy, own_arguments
 from rekindle.choose.partition import Share, sharding_of, share_of

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import default_collate
 
 import rekindle as rk
+from light_torchvision import torchvision
 from photographs import image_folder, with_truncated_files
 from rekindle.core import counter_rng
 from rekindle.prepare.native import as_native

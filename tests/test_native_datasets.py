@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision, v2
-from benchmarks.torchvision_on_cpu import transforms as v1
 from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate, random_split
 
 import rekindle as rk
 from foreign_datasets import COLOURED, GREY, SAMPLES, image_folder
+from light_torchvision import torchvision, v2
+from light_torchvision import transforms as v1
 from rekindle.prepare.native import as_native
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import transforms as v1
 from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset
 
 import rekindle as rk
 from foreign_datasets import COLOURED, SAMPLES, image_folder
+from light_torchvision import transforms as v1
 
 STEPS = [v1.Resize(24), v1.CenterCrop(20), v1.ToTensor()]
 WAYS: dict[str, dict[str, Any]] = {

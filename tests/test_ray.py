@@ -12,13 +12,19 @@ import numpy as np
 import pytest
 from torch.utils.data import Dataset
 
-import ray_cluster
 import rekindle as rk
-from ray_cluster import Draws, ray
 from same import digest
 from waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ray():
+    """Import it for these tests only: a process with all that it imports takes longer to fork."""
+    global Draws, ray, ray_cluster
+    import ray_cluster
+    from ray_cluster import Draws, ray
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 
 import rekindle as rk
+from light_torchvision import torchvision
 from refurbished import STEPS, Folder, T, Words, epochs, foreign, load, make_images
 from same import same
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler, get_worker_info
 
 import rekindle as rk
+from light_torchvision import torchvision
 from rekindle.reuse.cache import memory_budget as budget
 from rekindle.reuse.cache.memory_budget import memory_budget
 from same import digest, same

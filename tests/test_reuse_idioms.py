@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision, v2
 from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
 
 import rekindle as rk
+from light_torchvision import torchvision, v2
 from pictures import SIZE, TO_TENSOR, Pictures, T, V, loaded, picture, steps
 from same import same
 

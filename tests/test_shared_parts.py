@@ -120,7 +120,7 @@ def test_lists_are_found_through_wrappers_and_under_all_their_names():
 
 
 def test_torchvisions_folder_is_proven(tmp_path):
-    from benchmarks.torchvision_on_cpu import torchvision
+    from light_torchvision import torchvision
 
     ImageFolder = torchvision.datasets.ImageFolder  # noqa: N806
     (tmp_path / "class").mkdir()

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from PIL import Image
 from torch.utils.data import Dataset, Subset
 
 import rekindle as rk
+from light_torchvision import torchvision
 from one_inspector import one_inspector  # noqa: F401 - a fixture of all tests here
 from packs import pack
 from photographs import photographs

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from light_torchvision import torchvision
 from naming import named
 from rekindle import ArgumentError
 from rekindle.reuse.cache.codecs import Jpeg, find_codec

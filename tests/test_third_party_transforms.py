@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import transforms as v1
-from benchmarks.torchvision_on_cpu import v2
 from PIL import Image
 
 import rekindle as rk
+from light_torchvision import transforms as v1
+from light_torchvision import v2
 from photographs import photographs
 from same import same
 

@@ -10,25 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import transforms as v1
 from PIL import Image
 
 import rekindle as rk
 from foreign_datasets import class_folders
+from light_torchvision import transforms as v1
 from photographs import photographs
 from rekindle.core import counter_rng
 from rekindle.prepare.steps.from_torchvision import translate_transform
 from rekindle.prepare.steps.timm_augment import TimmAutoAugment, TimmRandAugment
 from rekindle.prepare.steps.timm_operations import ARGUMENTS, UNIFORMS, perform
 
-timm_data = pytest.importorskip("timm.data")
-auto_augment = pytest.importorskip("timm.data.auto_augment")
-random_erasing = pytest.importorskip("timm.data.random_erasing")
-timm_transforms = pytest.importorskip("timm.data.transforms")
-
 PHOTOGRAPH = np.ascontiguousarray(photographs()[1][:60, :75])
 BLENDS = ("Color", "Contrast", "Sharpness", "Brightness", "Desaturate")
 HPARAMS = {"translate_const": 30, "img_mean": (124, 116, 104)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _timm() -> None:
+    """Import it for these tests only: a process with all that it imports takes longer to fork."""
+    global auto_augment, random_erasing, timm_data, timm_transforms
+    timm_data = pytest.importorskip("timm.data")
+    from timm.data import auto_augment, random_erasing
+    from timm.data import transforms as timm_transforms
 
 
 def step_of(transform: Any) -> Any:
@@ -37,7 +41,11 @@ def step_of(transform: Any) -> Any:
     return translation.steps[0]
 
 
-@pytest.mark.parametrize("name", auto_augment.NAME_TO_OP)
+def test_every_operation_of_timm_is_known() -> None:
+    assert ARGUMENTS.keys() == auto_augment.NAME_TO_OP.keys()
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("resample", [2, 3])
 def test_operations_are_timms_to_the_bit(name: str, resample: int) -> None:
     op = auto_augment.AugmentOp(name, prob=1.0, magnitude=7, hparams=HPARAMS | {"interpolation": resample})
@@ -160,18 +168,19 @@ def test_the_random_crop_chooses_its_interpolation() -> None:
 
 
 CROPS: dict[str, Any] = {
-    "border": timm_transforms.CenterCropOrPad((70, 50), fill=[3, 4, 5]),
-    "reflected": timm_transforms.CenterCropOrPad((71, 80), padding_mode="reflect"),
-    "trimmed": timm_transforms.TrimBorder(7),
-    "longest": timm_transforms.ResizeKeepRatio(48, longest=1.0),
-    "shortest": timm_transforms.ResizeKeepRatio((40, 30), longest=0.0, interpolation="bicubic"),
+    "border": lambda: timm_transforms.CenterCropOrPad((70, 50), fill=[3, 4, 5]),
+    "reflected": lambda: timm_transforms.CenterCropOrPad((71, 80), padding_mode="reflect"),
+    "trimmed": lambda: timm_transforms.TrimBorder(7),
+    "longest": lambda: timm_transforms.ResizeKeepRatio(48, longest=1.0),
+    "shortest": lambda: timm_transforms.ResizeKeepRatio((40, 30), longest=0.0, interpolation="bicubic"),
 }
 
 
 @pytest.mark.parametrize("name", CROPS)
 def test_crops_give_timms_pixels(name: str) -> None:
-    theirs = np.asarray(CROPS[name](Image.fromarray(PHOTOGRAPH)))
-    mine = step_of(CROPS[name])(PHOTOGRAPH)
+    crop = CROPS[name]()
+    theirs = np.asarray(crop(Image.fromarray(PHOTOGRAPH)))
+    mine = step_of(crop)(PHOTOGRAPH)
     assert mine.shape == theirs.shape
     assert np.abs(mine.astype(int) - theirs.astype(int)).mean() <= (0.5 if "est" in name else 0)
 

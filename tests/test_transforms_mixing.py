@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import v2
 
 import rekindle.transforms as rk
+from light_torchvision import v2
 from rekindle.errors import ArgumentError
 
 IMAGES = torch.rand(6, 3, 20, 30, generator=torch.Generator().manual_seed(1))

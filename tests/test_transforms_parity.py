@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import functional, transforms
 from PIL import Image
 
 import rekindle.transforms as rk
+from light_torchvision import functional, transforms
 from photographs import photographs
 from rekindle.prepare.steps import augmentation_ops
 from rekindle.prepare.steps.blur_and_sharpness import adjust_sharpness, gaussian_blur

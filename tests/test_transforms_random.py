@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import transforms
 
 import rekindle.transforms as rk
+from light_torchvision import transforms
 from rekindle.prepare.steps.augmentation_ops import AUTOAUGMENT, RANDAUGMENT, TRIVIALAUGMENT_WIDE
 from rekindle.prepare.steps.mixup_cutmix import symmetric_beta
 

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from benchmarks.torchvision_on_cpu import transforms as torchvision_transforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 import rekindle.transforms as rk
+from light_torchvision import transforms as torchvision_transforms
 from photographs import photographs
 from rekindle.errors import ArgumentError
 from rekindle.prepare.steps.antialiased_resize import resample

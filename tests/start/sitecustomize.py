@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2]))
+sys.path += [str(Path(__file__).parents[number]) for number in (1, 2)]
 
-import benchmarks.torchvision_on_cpu  # noqa: F401
+import light_torchvision  # noqa: F401
