@@ -19,7 +19,8 @@ from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
 _TOP, _RESERVED, _FREE_BLOCKS, _FREED = range(4)
 _MAX_FREE_BLOCKS = 1 << 14
 _REBUILD_SHARE = 64  # A rebuild is worth it once this part of the heap was freed.
-_RESERVE_BYTES = 16 << 20  # that are taken from the system at a time
+# Taken from the system at a time: as much as there is already, within these.
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
 _SPARE_BYTES = 64 << 20  # that are always left to others
 _RETRY_SECONDS = 1.0  # until a system that had no memory is asked again
 
@@ -117,7 +118,8 @@ class Heap:
         if now < self._retry_at:
             return False
         reserved = self._control[_RESERVED]
-        wanted = min(self.capacity, -(-end // _RESERVE_BYTES) * _RESERVE_BYTES)
+        step = max(_LEAST_BYTES, min(reserved, _MOST_BYTES))
+        wanted = min(self.capacity, reserved + -(-(end - reserved) // step) * step)
         available = available_memory()
         short = available is not None and available < wanted - reserved + _SPARE_BYTES
         if short or not self._memory.reserve_heap(reserved, wanted - reserved):
