@@ -178,6 +178,35 @@ def value(benchmark: str, title: str, contender: str) -> float:
     return found[0][contender]
 
 
+def milliseconds(title: str, contender: str) -> float:
+    """The median of what `first_batch` measured of a contender."""
+    answer = json.loads((ROOT / "benchmarks" / "results" / "first_batch.json").read_text(encoding="utf-8"))
+    (rows,) = (one["rows"] for one in answer["comparisons"] if one["title"] == title)
+    (median,) = (row["median"] for row in rows if row["contender"] == contender)
+    return 1000 * median
+
+
+def test_the_claimed_gap_between_epochs_is_the_one_that_was_kept():
+    kept_workers, new_workers = (f"gap between epochs; persistent_workers={kept}" for kept in (True, False))
+    torch, persistent = milliseconds(new_workers, "torch"), milliseconds(kept_workers, "torch")
+    ours = milliseconds(new_workers, "rekindle")
+    readme = re.sub(r"\s+", " ", text_of("README.md"))
+    assert f"shrinks from {torch:.0f} ms to {ours:.1f} ms" in readme
+    said = f"{ours:.1f} ms; torch's is {torch:.0f} ms, or {persistent:.0f} ms with persistent workers"
+    assert said in text_of("docs/performance.md")
+
+
+def test_whatever_the_readme_says_was_measured_names_its_test_or_benchmark():
+    rows = [line.split(" | ") for line in text_of("README.md").splitlines() if line.startswith("| ")]
+    (measured,) = {row.index("measured") for row in rows if "measured" in row}
+    claims = [row[measured] for row in rows if "measured" not in row]
+    assert len(claims) >= 12
+    for claim in claims:
+        named = re.findall(r"`([\w/.]+)`", claim)
+        files = [name if name.startswith("tests/") else f"benchmarks/{name}.py" for name in named]
+        assert any((ROOT / file).is_file() for file in files), claim
+
+
 # Document, what it says with {} for the number, the number's format, and where it was measured.
 CLAIMS = [
     ("README.md", "unchanged torchvision dataset is read {}×", ".1f", ("pil_pipeline", "", "rekindle")),

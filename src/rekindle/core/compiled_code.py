@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_TELL_AFTER = 2.0  # seconds in total that a process compiles without a word
+_TELL_AFTER = 2.0  # seconds in total that a process compiles silently
 
 
 def check_compiled_code() -> None:

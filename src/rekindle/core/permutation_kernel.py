@@ -104,7 +104,7 @@ def map_back(numbers: _Unsigned, order: _Unsigned, tables: _Entries) -> None:
 
 
 def packed_orders(orders: Sequence[KeyedPermutation]) -> tuple[_Unsigned, _Entries]:
-    """A row of numbers for each order, and the tables of all of them, as the functions above take them."""
+    """An array with a row for each order, and the tables of all: what the functions above take."""
     parts = [order.tables() for order in orders]
     kind = np.uint16 if all(part.entries.max(initial=0) < 1 << 16 for part in parts) else np.uint32
     begins = np.cumsum([0, *(len(part.entries) for part in parts[:-1])]).tolist()

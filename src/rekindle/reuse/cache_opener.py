@@ -89,7 +89,7 @@ class CacheOpener:
             return ""
         about = self._about(reuse, halves)
         if not about["code"]:
-            _log.info("Refurbish: ranks share no cache, since it cannot be told what %r is", self._given)
+            _log.info("Refurbish: ranks share no cache, since nothing identifies %r", self._given)
             return ""
         return host_name("ranks", job, seed, *about.values(), self._changes)
 
@@ -108,8 +108,8 @@ class CacheOpener:
         found = part_fingerprint(halves(), split.first_steps())
         if found is None and reuse.shared is not None:
             raise ArgumentError(
-                f"Refurbish(shared={reuse.shared!r}): it cannot be told whether other jobs have the same "
-                f"{type(self._given).__name__}, because it cannot be pickled. Give it an attribute "
+                f"Refurbish(shared={reuse.shared!r}): {type(self._given).__name__} cannot be pickled, "
+                "so nothing shows whether other jobs have the same samples. Give the dataset an attribute "
                 "`fingerprint`, a string that changes with its samples."
             )
         return {
@@ -129,8 +129,8 @@ class CacheOpener:
         if found is None:
             self._changed = self._changed or os.urandom(8).hex()
             warnings.warn(
-                f"Refurbish(disk={str(reuse.disk)!r}): {type(self._given).__name__} cannot be pickled, so it "
-                "cannot be told whether a later run has the same samples: none will use this cache again. "
+                f"Refurbish(disk={str(reuse.disk)!r}): {type(self._given).__name__} cannot be pickled, so "
+                "nothing shows whether a later run has the same samples: none will use this cache again. "
                 "Give the dataset an attribute `fingerprint`, a string that changes with its samples.",
                 stacklevel=_WARN_AT + 3,
             )

@@ -38,7 +38,7 @@ class FinishedSamples(Iterator[Sample]):
         sample = next(self.source)
         try:
             return self._final_transform(sample)
-        except StopIteration as error:  # which would end the epoch without a word
+        except StopIteration as error:  # which would end the epoch silently
             raise RuntimeError("final_transform raised StopIteration") from error
 
     def state_dict(self) -> Any:
