@@ -277,3 +277,21 @@ def test_looking_for_a_state_never_raises() -> None:
         loader = rk.DataLoader(Anything(), 2, num_workers=workers)
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
         loader.load_state_dict(loader.state_dict())
+
+
+class Unscored(Stage):
+    """Has a score for each sample, none of which is known yet."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": torch.full((SIZE,), torch.nan)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores = state["scores"]
+
+
+def test_copies_whose_states_are_unknown_numbers_are_the_same() -> None:
+    loader = loader_of(2, Unscored())
+    next(iter(loader))
+    resumed = loader_of(3, Unscored())
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.dataset.scores.isnan().all()

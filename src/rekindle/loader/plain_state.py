@@ -29,7 +29,7 @@ def check_plain(value: object, where: str, prefix: str = "") -> None:
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether two plain values are equal, to the bit."""
+    """Whether two plain values are equal: of one type, and NaN where the other is."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict) and isinstance(other, dict):
@@ -37,5 +37,7 @@ def is_same(one: object, other: object) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+        if (one.dtype, one.device, one.shape) != (other.dtype, other.device, other.shape):
+            return False
+        return torch.equal(one, other) or bool(((one == other) | (one != one) & (other != other)).all())
     return bool(one == other) or (one != one and other != other)

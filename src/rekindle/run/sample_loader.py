@@ -155,9 +155,8 @@ class SampleLoader:
         self._on_row = on_row
         self._native = as_native(dataset)
         self._generators: tuple[RandomSource, ...] = GENERATORS if draws else ()
-        self._holders: tuple[object, ...] | None = (
-            (dataset, *holders) if draws else None
-        )  # not looked into yet
+        # What was not looked into yet.
+        self._holders: tuple[object, ...] | None = (dataset, *holders) if draws else None
         self._held: tuple[HeldGenerator, ...] = ()
         self._drawn_from: tuple[RandomSource, ...] = ()
         self._known_functions: set[int] = set()  # of batches: called before, and may be called twice for one
