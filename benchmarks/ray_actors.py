@@ -3,17 +3,19 @@
 Question: What does it cost to have samples prepared by Ray's actors, and how far does their number carry?
 
 Method: photographs (decode, RandomResizedCrop 224, flip, normalise, `rk.transforms`), batches of 64, by two
-local processes and by two actors on this machine; then by two actors and by Ray Data (`map_batches`,
-`iter_torch_batches`), if it is installed, with the same dataset and steps: whole epochs, because it goes on
-loading when nobody asks. What it gives is neither in the loader's order nor made into its batches by keys; it
-is the same work. Then **remote cores are simulated**: a transform that sleeps 20 ms, in 1 and in 16 actors.
-Contenders alternate; all workers are up and warm before anything is timed.
+local processes and by two actors on this machine; also by two whose results go through the object store, as
+those of other machines do; then by two actors and by Ray Data (`map_batches`, `iter_torch_batches`), if it is
+installed, with the same dataset and steps: whole epochs, because it goes on loading when nobody asks. What it
+gives is neither in the loader's order nor made into its batches by keys; it is the same work. Then **remote
+cores are simulated**: a transform that sleeps 20 ms, in 1 and in 16 actors. Contenders alternate; all workers
+are up and warm before anything is timed. Each comparison has a cluster of its own, with a CPU an actor: Ray
+starts a process for each CPU that it is told of, and each of these takes a little time of the real ones.
 
     python -m benchmarks ray_actors
 
 Reading: samples/s, more is better. The bars: actors ≥ 0.85 of local processes and ahead of Ray Data; 16
-sleeping actors ≥ 14.4× of one. Bytes copied a sample: each result is copied from the object store to the
-batch once, so it is the size of a sample, beside the actor's own copy into the store.
+sleeping actors ≥ 14.4× of one. Bytes copied a sample: each result is copied to the batch once, so it is the
+size of a sample; by way of the object store, Ray copies as much into that.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -38,6 +41,7 @@ import rekindle as rk
 from benchmarks.alternate import alternate
 from benchmarks.answer import Bar, Comparison, compare, list_values
 from benchmarks.photographs import described, photographs
+from rekindle.run.ray.lent_memory import Lender
 
 BATCH_SIZE, SIZE, WORKERS, MANY = 64, 224, 2, 16
 SECONDS, WARM_UP = 3.0, 8  # seconds; batches
@@ -60,13 +64,11 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
-    import ray
-
-    ray.init("local", num_cpus=2 * MANY, include_dashboard=False, log_to_driver=False)
     files = photographs(data)
     dataset = _dataset(files)
     title = f"{described(data, files)}, {WORKERS} workers"
-    copied = {"from the object store to the batch": [float(3 * SIZE * SIZE * 4 + 8)]}
+    sample = float(3 * SIZE * SIZE * 4 + 8)
+    copied = {"Ray actors": [sample], "by the object store": [2 * sample]}
     return [
         compare(title, "samples/s", beside_processes(dataset, rounds), {"Ray actors": [Bar("≥", 0.85)]}),
         *_beside_ray_data(title, dataset, rounds),
@@ -87,15 +89,41 @@ def beside_processes(dataset: Any, rounds: int) -> dict[str, list[float]]:
     """Samples a second of local processes and of as many actors."""
     local = rk.DataLoader(dataset, num_workers=WORKERS, executor="processes", **LOADER)
     actors = rk.DataLoader(dataset, executor=rk.Ray(workers=WORKERS), **LOADER)
-    with local, actors:
-        contenders = {"local processes": _rate(local), "Ray actors": _rate(actors, WORKERS)}
+    with _cluster(WORKERS), local, actors:
+        rate = _rate(actors, WORKERS)
+        contenders = {
+            "local processes": _rate(local),
+            "Ray actors": rate,
+            "by the object store": lambda: _as_from_elsewhere(rate),
+        }
         return alternate(contenders, rounds)
+
+
+def _as_from_elsewhere(measure: Callable[[], float]) -> float:
+    """What is measured while actors are lent no memory: as if they were on other machines."""
+    with patch.object(Lender, "lend", lambda *_: None):
+        return measure()
+
+
+@contextlib.contextmanager
+def _cluster(cpus: int) -> Iterator[None]:
+    """A cluster of this machine, said to have so many CPUs."""
+    import ray
+
+    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _beside_ray_data(title: str, dataset: Any, rounds: int) -> list[Comparison]:
     if importlib.util.find_spec("pyarrow") is None:
         return []
-    with rk.DataLoader(dataset, executor=rk.Ray(workers=WORKERS), **LOADER) as loader:
+    with (
+        _cluster(2 * WORKERS),
+        rk.DataLoader(dataset, executor=rk.Ray(workers=WORKERS), **LOADER) as loader,
+    ):
         contenders = {
             "Ray Data": _rate_of_epochs(RayData(dataset), len(dataset)),
             "Ray actors": _rate_of_epochs(loader, len(loader) * BATCH_SIZE),
@@ -107,7 +135,7 @@ def _beside_ray_data(title: str, dataset: Any, rounds: int) -> list[Comparison]:
 def sleeping(rounds: int) -> dict[str, list[float]]:
     """Samples a second of 1 and of 16 actors whose samples take 20 ms and no CPU."""
     counts = (1, MANY)
-    with contextlib.ExitStack() as made:
+    with _cluster(sum(counts)), contextlib.ExitStack() as made:
         loaders = [rk.DataLoader(Sleeping(), executor=rk.Ray(workers=count), **LOADER) for count in counts]
         for loader in loaders:
             made.enter_context(loader)
