@@ -13,6 +13,7 @@ import pytest
 from torch.utils.data import Dataset
 
 import rekindle as rk
+from rekindle.run.ray.lent_memory import Lender
 from same import digest
 from waiting import eventually
 
@@ -45,6 +46,12 @@ def nodes(node):
 def actors_of(loader):
     """The processes of a loader's actors that are up."""
     return loader._parts.actors.pids()
+
+
+def lend(monkeypatch, chance):
+    """Have results go through memory that is lent with this chance, else through the object store."""
+    lent, draw = Lender.lend, random.Random(2)
+    monkeypatch.setattr(Lender, "lend", lambda *request: lent(*request) if draw.random() < chance else None)
 
 
 def epochs(loader):
@@ -97,8 +104,9 @@ class Storm:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_a_storm_of_dead_actors_and_nodes_costs_no_sample(nodes):
+def test_a_storm_of_dead_actors_and_nodes_costs_no_sample(nodes, monkeypatch):
     """A hundred actors are killed, and ten nodes with all that runs on them."""
+    lend(monkeypatch, chance=0.5)
     storm = Storm(nodes, actors=100, nodes=10)
     options = {"batch_size": 16, "shuffle": True, "seed": 5}
     wanted = rk.DataLoader(Draws(800, 0.005), **options)
@@ -174,8 +182,9 @@ class Large(Dataset):
 
 
 @pytest.mark.slow
-def test_a_full_object_store_costs_time_and_no_sample(nodes):
+def test_a_full_object_store_costs_time_and_no_sample(nodes, monkeypatch):
     """What others have put there fills it, and each batch is a sixth of it."""
+    lend(monkeypatch, chance=0)
     options = {"batch_size": 16, "shuffle": True, "seed": 5}
     wanted = epochs(rk.DataLoader(Large(), **options))
     filling = [ray.put(np.full(20 << 20, number, dtype=np.uint8)) for number in range(5)]
