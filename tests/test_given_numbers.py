@@ -14,6 +14,8 @@ SETTINGS: list[tuple[Any, dict[str, Any]]] = [
     (rk.Echo, {"factor": 2, "shuffle": 8}),
     (rk.Jpeg, {"quality": 90}),
     (rk.Ray, {"workers": 2}),
+    (rk.Limits, {"pixels": 10, "classes": 5, "seconds": 1.5}),
+    (rk.RemoteOptions, {"cache_bytes": 10, "deadline": 5, "attempt_timeout": 0.5, "parallel": 4}),
     (rk.ActiveBias, {"warmup": 2, "smoothness": 0.5}),
     (rk.Buckets, {"warmup": 2, "patience": 3, "rate": 0.25}),
     (rk.InfoBatch, {"epochs": 4, "ratio": 0.5, "anneal": 0.5}),

@@ -37,6 +37,36 @@ def test_no_file_of_tests_holds_more_than_one_subject():
     assert not long, f"{long}: which second subject moved in?"
 
 
+BROAD = {"Exception", "BaseException"}
+
+
+def _swallowed(tree: ast.AST) -> list[int]:
+    """The lines where any exception is caught, or suppressed, and neither raised again nor looked at."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and (node.type is None or ast.unparse(node.type) in BROAD):
+            body = [part for statement in node.body for part in ast.walk(statement)]
+            used = {part.id for part in body if isinstance(part, ast.Name)}
+            if node.name not in used and not any(isinstance(part, ast.Raise) for part in body):
+                found.append(node.lineno)
+        elif isinstance(node, ast.Call) and BROAD & set(map(ast.unparse, node.args)):
+            found += [node.lineno] * ast.unparse(node.func).endswith("suppress")
+    return found
+
+
+def test_whatever_swallows_any_error_says_why_nothing_is_lost():
+    silent = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if any(f"{word}{kind}" in text for word in ("except ", "suppress(") for kind in BROAD):
+            lines = text.splitlines()
+            silent += [
+                f"{path.name}:{line}" for line in _swallowed(ast.parse(text)) if "#" not in lines[line - 1]
+            ]
+    assert not silent
+    assert _swallowed(ast.parse("try:\n    f()\nexcept Exception:\n    pass")) == [3]
+
+
 def test_the_versions_of_python_that_are_promised_are_those_that_are_tested():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.errors import ArgumentError, DecodeError
 
 
@@ -36,9 +37,10 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            kinds = int | float if field.name == "seconds" else int
-            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+            number = number_of(value) if field.name == "seconds" else integer_of(value)
+            if number is None or not number > 0:
                 raise ArgumentError(f"Limits: {field.name} is {value!r}. Give a positive number.")
+            object.__setattr__(self, field.name, number)
 
     def check_encoded(self, nbytes: int) -> None:
         """DecodeError if a stored sample has more bytes than are allowed."""

@@ -65,6 +65,8 @@ class Dispatcher:
             slot = self._slots.take(layout.nbytes)
         elif kind != "rows" and self.batch_nbytes:
             slot = self._slots.take(self.batch_nbytes)
+        # All that follows from the order is set here: a constructor of its own would be one more file on the
+        # way of every batch.
         batch = InFlightBatch(
             number=self.issued,
             order=order,

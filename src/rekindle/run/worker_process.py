@@ -182,7 +182,7 @@ def _serve_in_thread(serve: Callable[[int], None], number: int) -> None:
         serve(number)
     except SystemExit as leaving:
         os._exit(leaving.code if isinstance(leaving.code, int) else 1)
-    except BaseException:
+    except BaseException:  # It is shown, and the engine sees the process end.
         traceback.print_exc()
         os._exit(1)
 
@@ -194,7 +194,7 @@ def _end(threads: list[Thread]) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in threads):
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # A stream of the user's, or one that is closed.
                 stream.flush()
         os._exit(0)  # No interpreter can be taken down while a thread is at work in it.
 

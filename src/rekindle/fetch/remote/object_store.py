@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.core.interrupts import is_interrupt
 from rekindle.errors import ArgumentError, RemoteError
 from rekindle.fetch.remote.range_requests import CHANGED, read_http, read_s3, without_keys_for_others
@@ -64,13 +65,17 @@ class RemoteOptions:
     ahead_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
-        for name in ("deadline", "attempt_timeout", "parallel"):
-            if not getattr(self, name) > 0:
+        for name, kind in (("deadline", number_of), ("attempt_timeout", number_of), ("parallel", integer_of)):
+            number = kind(getattr(self, name))
+            if number is None or not number > 0:
                 raise ArgumentError(f"{name} must be greater than 0, but got {getattr(self, name)!r}")
+            object.__setattr__(self, name, number)
         for name in ("cache_bytes", "ahead_bytes"):
             value = getattr(self, name)
-            if value is not None and value < 0:
+            nbytes = integer_of(value)
+            if value is not None and (nbytes is None or nbytes < 0):
                 raise ArgumentError(f"{name} is a number of bytes, but got {value!r}")
+            object.__setattr__(self, name, nbytes)
 
     @property
     def retry_policy(self) -> RetryPolicy:

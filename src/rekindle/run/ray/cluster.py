@@ -119,5 +119,5 @@ def check_room(ray: Any, settings: Ray, seconds: float) -> None:
 def quietly(ray: Any, action: Callable[..., object], *arguments: object) -> None:
     """Do something to an actor that may be gone, of a cluster that may be."""
     if ray.is_initialized():
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # What is gone needs nothing done to it.
             action(*arguments)
