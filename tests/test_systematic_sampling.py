@@ -1,5 +1,7 @@
 """Draws by chance that are never off by a whole one, and percentiles without a sort."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,13 +10,14 @@ from hypothesis import strategies as st
 from rekindle.choose import scores as scores_module
 from rekindle.choose.importance import percentiles as percentiles_module
 from rekindle.choose.importance import systematic_sampling
-from rekindle.choose.importance.percentiles import levels_of, nth_smallest, percentiles
+from rekindle.choose.importance.percentiles import LevelCounts, levels_of, percentiles
 from rekindle.choose.importance.systematic_sampling import (
     SystematicDraw,
+    are_lowest,
     capped,
     lowest,
 )
-from rekindle.choose.scores import STRETCH
+from rekindle.choose.scores import STRETCH, Scores, stretches
 from scored import METHODS, scored
 
 # Draws.
@@ -106,12 +109,38 @@ def test_the_lowest_are_those_that_a_sort_puts_first(values, count, seed):
     st.integers(0, 2**63 - 1),
     st.data(),
 )
-def test_the_nth_smallest_of_many_is_exact(size, dtype, scale, seed, data):
+def test_the_lowest_of_many_are_exact(size, dtype, scale, seed, data):
     rng = np.random.default_rng(seed)
     with np.errstate(over="ignore"):
         values = (scale * np.round(rng.standard_normal(size), 2 if scale == 3 else 9)).astype(dtype)
     values[rng.random(size) < 0.01] = np.nan
     count = data.draw(st.integers(1, size))
-    found = nth_smallest(lambda part: values[part], size, count)
-    assert np.array_equal(found, np.sort(values)[count - 1], equal_nan=True)
-    assert np.array_equal(lowest(values, count), np.sort(np.argsort(values, kind="stable")[:count]))
+    expected = np.sort(np.argsort(values, kind="stable")[:count])
+    assert np.array_equal(lowest(values, count), expected)
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float32)
+    found = are_lowest(lambda part: rounded[part], size, count, None, lambda places: values[places])
+    assert np.array_equal(np.flatnonzero(found), expected)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 3 * STRETCH), st.integers(0, 2**63 - 1), st.sampled_from([np.float32, np.float64]))
+def test_compiled_loops_give_what_numpy_gives(size, seed, dtype):
+    rng = np.random.default_rng(seed)
+    values = (rng.uniform(-3, 3, size) * 10.0 ** rng.integers(-40, 39, size)).astype(dtype)
+    values[rng.random(size) < 0.1] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    chances = rng.random(size) * rng.choice([0.01, 1, 3])
+    results = []
+    for many in (0, 2**62):
+        with (
+            mock.patch.object(percentiles_module, "MANY", many),
+            mock.patch.object(systematic_sampling, "MANY", many),
+            mock.patch.object(percentiles_module, "STRETCH", 0),
+        ):
+            counts, sums = LevelCounts.of(lambda part: values[part], size), np.ones(size)
+            counts.adder(counts.percentiles())(values, sums)
+            draw = SystematicDraw.of(Scores.unknown(size, seed, frozenset()), 2, float(chances.sum()))
+            drawn = [draw.next(chances[part]) for part in stretches(size)]
+        results.append((counts.levels, counts.counts, sums, np.concatenate(drawn)))
+    for one, other in zip(*results, strict=True):
+        assert np.array_equal(one, other)

@@ -44,7 +44,9 @@ class ChosenRows:
         self, ids: Ids, weights: NDArray[np.float32], epoch: int, order: KeyedPermutation | None
     ) -> None:
         self._ids, self._weights, self.epoch, self._order = ids, weights, epoch, order
-        self._turns, self.length = _turns(ids, epoch), len(ids)
+        self.length = len(ids)
+        self._repeats = not are_ascending(ids) and are_ascending(ids, strictly=False)
+        self._turns = epoch if self._repeats else _turns(ids, epoch)
         self.period = max(self.length, 1)
 
     def rows(self, first: int, count: int, stride: int) -> PlannedRows:
@@ -52,9 +54,15 @@ class ChosenRows:
         rows = first + stride * np.arange(count)
         if self._order is not None:
             rows = self._order.forward(rows)
-        ids, turns = self._ids[rows].astype(np.int64, copy=False), self._turns
-        turns = turns if isinstance(turns, int) else turns[rows]
-        return PlannedRows(ids, self.epoch, turns, constant(np.bool_(True), count), self._weights[rows])
+        ids, turns = self._ids[rows], self._turns
+        if self._repeats:  # Equal ones are side by side: how many come before is where they begin.
+            turns = self.epoch + (rows - np.searchsorted(self._ids, ids)) * counter_rng.NEXT_DRAW
+        elif not isinstance(turns, int):
+            turns = turns[rows]
+        weights = self._weights[rows]
+        return PlannedRows(
+            ids.astype(np.int64, copy=False), self.epoch, turns, constant(np.bool_(True), count), weights
+        )
 
 
 def chosen_sequence(

@@ -55,11 +55,12 @@ def _kind(size: int) -> type[np.int32 | np.int64]:
     return np.int32 if size < 1 << 31 else np.int64
 
 
-def are_ascending(ids: NDArray[np.integer]) -> bool:
-    """Whether each index is larger than the one before it: none comes twice then.
+def are_ascending(ids: NDArray[np.integer], *, strictly: bool = True) -> bool:
+    """Whether each index is larger than the one before it (none comes twice then); or, not `strictly`, equal.
 
     >>> are_ascending(np.array([0, 2, 5])), are_ascending(np.array([0, 2, 2]))
     (True, False)
     """
+    larger = np.greater if strictly else np.greater_equal
     parts = (ids[max(part.start - 1, 0) : part.stop] for part in stretches(len(ids)))
-    return all(bool((part[1:] > part[:-1]).all()) for part in parts)
+    return all(bool(larger(part[1:], part[:-1]).all()) for part in parts)

@@ -14,7 +14,7 @@ from rekindle.core.keyed_permutation import Permutation, keyed_permutation
 
 _LOADS_REMEMBERED = 4
 STRETCH = 1 << 16  # samples that stay in the processor's cache while something is computed of them
-_MANY = 1 << 23  # things from which on compiling the loop over their order pays
+MANY = 1 << 23  # things from which on compiling the loop over their order pays
 _ALWAYS_KEPT = frozenset({"loss", "epoch", "uses"})
 _COUNTED_IN_16_BITS = 32_000
 _Number = TypeVar("_Number", bound=np.number)
@@ -254,7 +254,7 @@ class Scores:
         order = keyed_permutation(
             size, counter_rng.base(self.seed, counter_rng.Step.CHOICE_ORDER + draw, epoch)
         )
-        if size < _MANY:
+        if size < MANY:
             return order
         from rekindle.core.permutation_kernel import CompiledPermutation
 

@@ -207,19 +207,20 @@ class Buckets(ImportanceMethod):
         self.stage = 2
         room = int(self.most_waiting * size) - int(np.count_nonzero(waiting))
         count = max(0, min(share_of(size, self.rate), room))
-        values = importance(scores, self._criteria(scores), self.alpha)
+        values, exactly = importance(scores, self._criteria(scores), self.alpha)
         able = 0
         for part in stretches(size):
             may_wait = scores.probability[part] >= np.float32(self.confidence)
             may_wait &= ~waiting[part]
             may_wait &= np.isfinite(values[part])
             able += int(np.count_nonzero(may_wait))
-            np.copyto(values[part], np.inf, where=~may_wait)
+            np.copyto(values[part], np.float32(np.inf), where=~may_wait)
         waiting |= are_lowest(
             lambda part: values[part],
             size,
             min(count, able),
             lambda ids: scores.uniforms(epoch, draw=1, ids=ids),
+            exactly,
         )
 
     def _stagnates(self, scores: Scores) -> bool:

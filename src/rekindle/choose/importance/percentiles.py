@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.scores import STRETCH, stretches
+from rekindle.choose.scores import MANY, STRETCH, stretches
 
 LEVELS = 1 << 20
 _SIGN, _DROPPED = np.uint32(1 << 31), np.uint32(12)
@@ -27,13 +27,32 @@ def levels_of(values: NDArray[np.floating]) -> NDArray[np.int64]:
     >>> np.diff(levels).astype(bool).tolist()
     [True, False, True, False, True, True]
     """
-    with np.errstate(over="ignore"):  # A number beyond float32 is as high as infinity.
-        floats = values.astype(np.float32, copy=False)
-    bits = (floats + np.float32(0)).view(np.uint32)  # −0 becomes 0.
+    bits = (_in_float32(values) + np.float32(0)).view(np.uint32)  # −0 becomes 0.
     # Of negative numbers all bits count the other way round.
-    bits = bits ^ ((bits.view(np.int32) >> np.int32(31)).view(np.uint32) | _SIGN)
+    flipped = (bits.view(np.int32) >> np.int32(31)).view(np.uint32)
+    flipped |= _SIGN
+    bits ^= flipped
     bits >>= _DROPPED
     return bits.astype(np.int64)
+
+
+def _count_levels(values: NDArray[np.floating], counts: NDArray[np.int64]) -> None:
+    levels = levels_of(values)
+    lowest = int(levels.min())
+    found = np.bincount(levels - lowest)
+    counts[lowest : lowest + len(found)] += found
+
+
+def _compiled_count() -> Callable[[NDArray[np.floating], NDArray[np.int64]], None]:
+    from rekindle.choose.importance.level_kernel import count_levels
+
+    compiled = count_levels()
+    return lambda values, counts: compiled(_in_float32(values), counts)
+
+
+def _in_float32(values: NDArray[np.floating]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # A number beyond float32 is as high as infinity.
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -49,11 +68,9 @@ class LevelCounts:
         if size <= STRETCH:
             return cls(*np.unique(levels_of(scores_of(slice(0, size))), return_counts=True))
         counts = np.zeros(LEVELS, dtype=np.int64)
+        count = _count_levels if size < MANY else _compiled_count()
         for part in stretches(size):
-            levels = levels_of(scores_of(part))
-            lowest = int(levels.min())
-            found = np.bincount(levels - lowest)
-            counts[lowest : lowest + len(found)] += found
+            count(scores_of(part), counts)
         levels = np.flatnonzero(counts)
         return cls(levels, counts[levels])
 
@@ -62,34 +79,39 @@ class LevelCounts:
         middles: NDArray[np.float64] = np.cumsum(self.counts) - self.counts / 2
         return middles / max(int(self.counts.sum()), 1)
 
+    def level_of(self, n: int) -> tuple[int, int]:
+        """The level of the n-th lowest sample, from 1 on, and how many samples are below that level."""
+        up_to = np.cumsum(self.counts)
+        number = int(np.searchsorted(up_to, n))
+        return int(self.levels[number]), int(up_to[number] - self.counts[number])
+
+    def adder(
+        self, of_each: NDArray[np.float64]
+    ) -> Callable[[NDArray[np.floating], NDArray[np.float64]], None]:
+        """A function that adds, for scores, the numbers of their levels to some sums."""
+        if self.counts.sum() < MANY:
+            found = self.look_up(of_each)
+
+            def add(values: NDArray[np.floating], sums: NDArray[np.float64]) -> None:
+                sums += found(values)
+
+            return add
+        from rekindle.choose.importance.level_kernel import add_of_levels
+
+        compiled, table = add_of_levels(), self._table(of_each)
+        return lambda values, sums: compiled(_in_float32(values), table, sums)
+
+    def _table(self, of_each: NDArray[np.float64]) -> NDArray[np.float64]:
+        table = np.zeros(LEVELS)
+        table[self.levels] = of_each
+        return table
+
     def look_up(self, of_each: NDArray[np.float64]) -> Callable[[NDArray[np.floating]], NDArray[np.float64]]:
         """A function that gives, for scores, the numbers of their levels."""
         if len(self.levels) <= STRETCH and self.counts.sum() <= STRETCH:
             return lambda values: of_each[np.searchsorted(self.levels, levels_of(values))]
-        table = np.zeros(LEVELS)
-        table[self.levels] = of_each
+        table = self._table(of_each)
         return lambda values: table[levels_of(values)]
-
-
-def nth_smallest(values_of: ValuesOf, size: int, n: int) -> np.floating:
-    """The n-th smallest of `size` values, from 1 on, exactly; NaN is above all others.
-
-    >>> nth_smallest(lambda part: np.array([5.0, 1.0, 7.0, 9.0])[part], 4, 2)
-    np.float64(5.0)
-    """
-    if size <= STRETCH:
-        return _nth(values_of(slice(0, size)), n)
-    counts = LevelCounts.of(values_of, size)
-    up_to = np.cumsum(counts.counts)
-    number = int(np.searchsorted(up_to, n))
-    level, before = counts.levels[number], int(up_to[number] - counts.counts[number])
-    parts = (values_of(part) for part in stretches(size))
-    return _nth(np.concatenate([values[levels_of(values) == level] for values in parts]), n - before)
-
-
-def _nth(values: NDArray[np.floating], n: int) -> np.floating:
-    nth: np.floating = np.partition(values, n - 1)[n - 1]
-    return nth
 
 
 def percentiles(values: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.importance.percentiles import ValuesOf, nth_smallest
-from rekindle.choose.scores import STRETCH, Scores, stretches
+from rekindle.choose.importance.percentiles import LevelCounts, ValuesOf, levels_of
+from rekindle.choose.scores import MANY, STRETCH, Scores, stretches
 
-TieBreaker = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+if TYPE_CHECKING:
+    from rekindle.choose.importance.level_kernel import CountDraws
+
+ValuesAt = Callable[[NDArray[np.int64]], NDArray[np.floating]]  # the values of samples at these places
 _ROUNDING = 1e-5  # more than sums of a billion chances are off by
 
 
@@ -25,7 +29,7 @@ def share_of(count: int, share: float) -> int:
 
 
 def lowest(
-    values: NDArray[np.floating], count: int, tie_breaker: TieBreaker | None = None
+    values: NDArray[np.floating], count: int, tie_breaker: ValuesAt | None = None
 ) -> NDArray[np.int64]:
     """Where the `count` smallest values are, from first to last: see `are_lowest`.
 
@@ -36,32 +40,41 @@ def lowest(
 
 
 def are_lowest(
-    values_of: ValuesOf, size: int, count: int, tie_breaker: TieBreaker | None = None
+    values_of: ValuesOf,
+    size: int,
+    count: int,
+    tie_breaker: ValuesAt | None = None,
+    exact: ValuesAt | None = None,
 ) -> NDArray[np.bool_]:
     """A mask of the `count` smallest of `size` values, which takes no sort; NaN is above all others.
 
     Among equal ones those count for which `tie_breaker`, given where they are, is smallest; without it, the
-    first.
+    first. `values_of` may give 32-bit floats of which `exact` gives all bits, where some are to be compared.
     """
     if count <= 0 or count >= size:
         return np.full(size, count > 0)
-    last = nth_smallest(values_of, size, count)
+    level, below = LevelCounts.of(values_of, size).level_of(count)
     chosen = np.empty(size, dtype=bool)
-    equal = []
+    places, found = [], []
     for part in stretches(size):
         values = values_of(part)
-        if np.isnan(last):
-            is_last = np.isnan(values)
-            chosen[part] = ~is_last
-        else:
-            is_last = values == last
-            np.less(values, last, out=chosen[part])
-        equal.append(np.flatnonzero(is_last) + part.start)
-    found = np.concatenate(equal)
-    missing = count - int(np.count_nonzero(chosen))
-    if missing < len(found) and tie_breaker is not None:
-        found = found[lowest(tie_breaker(found), missing)]
-    chosen[found[:missing]] = True
+        levels = levels_of(values)
+        np.less(levels, level, out=chosen[part])
+        here = np.flatnonzero(levels == level)
+        places.append(here + part.start)
+        found.append(values[here])
+    of_level = np.concatenate(places)
+    values = np.concatenate(found) if exact is None else exact(of_level)
+    last = np.partition(values, count - below - 1)[count - below - 1]
+    is_lower, is_last = values < last, np.isnan(values) if np.isnan(last) else values == last
+    if np.isnan(last):
+        is_lower = ~is_last
+    chosen[of_level[is_lower]] = True
+    equal = of_level[is_last]
+    missing = count - below - int(np.count_nonzero(is_lower))
+    if missing < len(equal) and tie_breaker is not None:
+        equal = equal[lowest(tie_breaker(equal), missing)]
+    chosen[equal[:missing]] = True
     return chosen
 
 
@@ -84,17 +97,27 @@ class SystematicDraw:
         nearest = np.round(total)
         self._scale = nearest / total if total and abs(total - nearest) < 1e-6 * max(1.0, nearest) else 1.0
         self._order = order
+        self._compiled: CountDraws | None = None
 
     @classmethod
     def of(cls, scores: Scores, epoch: int, total: float) -> SystematicDraw:
         """The draw of an epoch from all samples, in stretches."""
         count = min(STRETCH, len(scores))
         offset = float(scores.uniforms(epoch, draw=1, ids=np.zeros(1, dtype=np.int64))[0])
-        return cls(scores.order(epoch, count).forward(np.arange(count)), offset, total)
+        draw = cls(scores.order(epoch, count).forward(np.arange(count)), offset, total)
+        if len(scores) >= MANY:
+            from rekindle.choose.importance.level_kernel import count_draws
+
+            draw._compiled = count_draws()
+        return draw
 
     def next(self, expected: NDArray[np.float64]) -> NDArray[np.int64]:
         """How often each of the next samples is drawn."""
         order = self._order if len(expected) == len(self._order) else self._order[self._order < len(expected)]
+        if self._compiled is not None:
+            counts = np.empty(len(order), dtype=np.int64)
+            self._end = self._compiled(expected, order, self._scale, self._end, counts)
+            return counts
         ends = np.cumsum(expected[order])
         ends *= self._scale
         ends += self._end
