@@ -93,8 +93,8 @@ def _write(
         or sums.size < 24 * tall
     ):
         return len(plan)
-    ones, pairs, fours = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
-    n8, n16, n32 = np.uint64(8), np.uint64(16), np.uint64(32)
+    masks = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
+    n8 = np.uint64(8)
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -134,97 +134,62 @@ def _write(
                 total = 0.0
                 for k in range(last - first):
                     total += max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0)
+                begin = 8 * across * (new - 1 - y if of_columns and plan[n, Column.MIRRORED] else y)
+                to = written[begin : begin + length]
+                begin = start + first * stride
+                running, given = 0.0, 0
+                if last - first <= 4:  # The sum of a few rows needs no memory.
+                    w0 = w1 = w2 = w3 = np.uint16(0)
+                    b0 = b1 = b2 = b3 = begin
+                    for k in range(last - first):
+                        running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
+                        rounded = int(running + 0.5)
+                        w0, w1, w2, w3 = w1, w2, w3, np.uint16(rounded - given)
+                        b0, b1, b2, b3 = b1, b2, b3, begin + k * stride
+                        given = rounded
+                    r0, r1 = image[b0 : b0 + length], image[b1 : b1 + length]
+                    r2, r3 = image[b2 : b2 + length], image[b3 : b3 + length]
+                    for x in range(length):
+                        low = np.uint16(np.uint16(w0 * np.uint16(r0[x])) + np.uint16(w1 * np.uint16(r1[x])))
+                        high = np.uint16(np.uint16(w2 * np.uint16(r2[x])) + np.uint16(w3 * np.uint16(r3[x])))
+                        to[x] = np.uint8(np.uint16(np.uint16(low + high) + np.uint16(128)) >> np.uint16(8))
+                    continue
                 for x in range(length):
                     sums[x] = np.uint16(128)
-                running, given = 0.0, 0
                 for k in range(last - first):
                     running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
                     rounded = int(running + 0.5)
                     weight = np.uint16(rounded - given)
                     given = rounded
                     if weight > 0:
-                        begin = start + (first + k) * stride
-                        row = image[begin : begin + length]
+                        row = image[begin + k * stride : begin + k * stride + length]
                         for x in range(length):
                             sums[x] = np.uint16(sums[x] + np.uint16(weight * np.uint16(row[x])))
-                begin = 8 * across * (new - 1 - y if of_columns and plan[n, Column.MIRRORED] else y)
-                to = written[begin : begin + length]
                 for x in range(length):
                     to[x] = np.uint8(sums[x] >> np.uint16(8))
             # The matrix in the first half of the memory is transposed into the second, 8 × 8 bytes at a
-            # time, as in Hacker's Delight (7-3): bytes are exchanged, then pairs, then fours. Indices are
-            # unsigned: one that may be negative costs a test.
+            # time, as in Hacker's Delight (7-3): in all rows at once bytes are exchanged with the row below,
+            # then pairs with the one below that, then fours; what is left is to transpose words. Indices
+            # are unsigned: one that may be negative costs a test.
             a, d = np.uint64(across), np.uint64(down)
+            for stage in range(3):
+                shift, mask = n8 << np.uint64(stage), masks[stage]
+                for y in range(8 * down):
+                    if y >> stage & 1:
+                        continue
+                    upper = words[y * across : (y + 1) * across]
+                    lower = words[(y + (1 << stage)) * across : (y + (1 << stage) + 1) * across]
+                    for j in range(across):
+                        t = (upper[j] >> shift ^ lower[j]) & mask
+                        lower[j] ^= t
+                        upper[j] ^= t << shift
             for j in range(a):
                 for i in range(d):
-                    f = n8 * i * a + j
-                    w0 = words[f]
-                    f += a
-                    w1 = words[f]
-                    f += a
-                    w2 = words[f]
-                    f += a
-                    w3 = words[f]
-                    f += a
-                    w4 = words[f]
-                    f += a
-                    w5 = words[f]
-                    f += a
-                    w6 = words[f]
-                    f += a
-                    w7 = words[f]
-                    t = (w0 >> n8 ^ w1) & ones
-                    w1 ^= t
-                    w0 ^= t << n8
-                    t = (w2 >> n8 ^ w3) & ones
-                    w3 ^= t
-                    w2 ^= t << n8
-                    t = (w4 >> n8 ^ w5) & ones
-                    w5 ^= t
-                    w4 ^= t << n8
-                    t = (w6 >> n8 ^ w7) & ones
-                    w7 ^= t
-                    w6 ^= t << n8
-                    t = (w0 >> n16 ^ w2) & pairs
-                    w2 ^= t
-                    w0 ^= t << n16
-                    t = (w1 >> n16 ^ w3) & pairs
-                    w3 ^= t
-                    w1 ^= t << n16
-                    t = (w4 >> n16 ^ w6) & pairs
-                    w6 ^= t
-                    w4 ^= t << n16
-                    t = (w5 >> n16 ^ w7) & pairs
-                    w7 ^= t
-                    w5 ^= t << n16
-                    t = (w0 >> n32 ^ w4) & fours
-                    w4 ^= t
-                    w0 ^= t << n32
-                    t = (w1 >> n32 ^ w5) & fours
-                    w5 ^= t
-                    w1 ^= t << n32
-                    t = (w2 >> n32 ^ w6) & fours
-                    w6 ^= t
-                    w2 ^= t << n32
-                    t = (w3 >> n32 ^ w7) & fours
-                    w7 ^= t
-                    w3 ^= t << n32
-                    f = np.uint64(half) + n8 * j * d + i
-                    words[f] = w0
-                    f += d
-                    words[f] = w1
-                    f += d
-                    words[f] = w2
-                    f += d
-                    words[f] = w3
-                    f += d
-                    words[f] = w4
-                    f += d
-                    words[f] = w5
-                    f += d
-                    words[f] = w6
-                    f += d
-                    words[f] = w7
+                    f, to_word = n8 * i * a + j, np.uint64(half) + n8 * j * d + i
+                    for _ in range(8):
+                        words[to_word] = words[f]
+                        f += a
+                        to_word += d
         for c in range(3):
             for y in range(rows):
                 begin = 8 * (half + (8 * tall * c + y) * wide)

@@ -9,11 +9,14 @@ from rekindle.run.in_flight_batch import Part
 
 # A part should keep a worker busy for this long: less, and messages cost more than they help. And for this
 # long for each worker there is: the one process that sends and receives them all must keep up.
-_WORTHWHILE_SECONDS, _SECONDS_PER_WORKER = 0.002, 0.0005
+_WORTHWHILE_SECONDS, _SECONDS_PER_WORKER = 0.005, 0.0005
 # A batch is split into this many parts a worker, so that a slow sample holds up little.
 _PARTS_PER_WORKER = 4
 # As many parts a worker should be in flight, so that it has one to go on with: parts are not larger for it.
 _PARTS_IN_FLIGHT = 2
+# How far a part's time moves what is known of a sample's. Workers that wait for a processor take longer, and
+# smaller parts, with more messages, would have them wait still longer: so what is known is a quick sample.
+_SHARE_IF_FASTER, _SHARE_IF_SLOWER = 0.3, 0.05
 
 
 class Load(NamedTuple):
@@ -89,5 +92,6 @@ class WorkSplitter:
             self._outstanding[load.worker] -= load.assigned
             if load.loaded:
                 took = load.seconds / load.loaded
-                known = self._sample_seconds
-                self._sample_seconds = took if known is None else 0.8 * known + 0.2 * took
+                known = self._sample_seconds or took
+                share = _SHARE_IF_FASTER if took < known else _SHARE_IF_SLOWER
+                self._sample_seconds = known + share * (took - known)
