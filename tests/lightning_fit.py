@@ -19,3 +19,13 @@ class Fit(lightning.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class FitSeveral(Fit):
+    """The same with a batch of each of several loaders, or None."""
+
+    def training_step(self, batches, batch_index):
+        ids = {name: batch if batch is None else batch[2].tolist() for name, batch in batches.items()}
+        self.seen.append((self.current_epoch, ids))
+        x, y, _ = next(batch for batch in batches.values() if batch is not None)
+        return torch.nn.functional.mse_loss(self.layer(x), y)

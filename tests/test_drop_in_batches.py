@@ -140,6 +140,12 @@ def test_a_plain_list_is_a_data_set(num_workers):
     assert_same_epochs([1.5, 2.5, 3.5], batch_size=2, num_workers=num_workers)
 
 
+def test_sparse_samples_come_alone_without_workers_as_with_torch():
+    samples = [torch.eye(2).to_sparse() * number for number in range(3)]
+    for batch, sample in zip(rk.DataLoader(samples, batch_size=None), samples, strict=True):
+        assert torch.equal(batch.to_dense(), sample.to_dense())
+
+
 @WORKERS
 def test_an_empty_data_set_gives_no_batch(num_workers):
     assert list(rk.DataLoader([], batch_size=2, num_workers=num_workers)) == []

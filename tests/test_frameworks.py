@@ -167,6 +167,48 @@ def test_lightning_resumes_the_epoch_of_a_distributed_sampler(trainer_of, tmp_pa
     assert first.seen + resumed.seen == whole.seen
 
 
+@pytest.mark.parametrize(
+    ("mode", "at"),
+    [
+        ("min_size", 2),
+        *(("max_size", at) for at in (1, 2, 3)),
+        *(("max_size_cycle", at) for at in (3, 4, "the end")),
+    ],
+)
+def test_lightning_resumes_several_loaders_of_other_lengths(trainer_of, tmp_path, mode, at):
+    """One of which may be at its end, or begun again, while the other goes on."""
+    from lightning.pytorch.utilities import CombinedLoader
+
+    from lightning_fit import FitSeveral
+
+    def loaders():
+        sizes = {"short": 16, "long": 32}
+        ours = {name: rk.DataLoader(Line(size), 8, shuffle=True, seed=9) for name, size in sizes.items()}
+        return CombinedLoader(ours, mode)
+
+    path = tmp_path / "checkpoint"
+    whole, first, resumed = FitSeveral(), FitSeveral(), FitSeveral()
+    trainer_of(max_epochs=3).fit(whole, loaders())
+    with contextlib.suppress(SystemExit):
+        trainer_of(max_epochs=3, callbacks=[SavesAt(at, path)]).fit(first, loaders())
+    trainer_of(max_epochs=3).fit(resumed, loaders(), ckpt_path=path)
+    assert first.seen + resumed.seen == whole.seen
+
+
+def test_a_loader_that_lightning_begins_again_within_an_epoch_has_other_orders_each_time(trainer_of):
+    from lightning.pytorch.utilities import CombinedLoader
+
+    from lightning_fit import FitSeveral
+
+    loaders = [rk.DataLoader(Line(size), 8, shuffle=True, seed=9) for size in (16, 48)]
+    model = FitSeveral()
+    trainer_of(max_epochs=2).fit(
+        model, CombinedLoader(dict(zip("ab", loaders, strict=True)), "max_size_cycle")
+    )
+    passes = [str(ids["a"]) for _, ids in model.seen]
+    assert len(passes) == len(set(passes)) == 2 * 6
+
+
 def test_lightning_goes_on_with_a_loader_that_its_checkpoint_does_not_fit(trainer_of, tmp_path):
     """Between two epochs, as with torch's loader: the next epoch, and not the first again."""
     path = tmp_path / "checkpoint"

@@ -57,6 +57,11 @@ class SamplerEpoch:
         before, self._seen = self._seen, now
         return now if now != before and 0 <= now <= MOST_EPOCHS else None
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether the sampler is our own, which only frameworks know of, and set."""
+        return self._sampler is not None and isinstance(self._sampler(), PlannedSampler)
+
     def during(self, draw: Callable[[], Result]) -> Result:
         """What drawing from the sampler gives; if that changes its epoch, it is no news."""
         before = self._now()

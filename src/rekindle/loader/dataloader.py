@@ -189,6 +189,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """What `iter(loader)` gives: torch's name for it, which subclasses override."""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super()._get_iterator()
+        if self._epochs.sits_out:
+            self._epochs.sits_out = False
+            return iter(())
         order = self._order
         if order != self._order_checked:
             self._follow(order)

@@ -40,6 +40,7 @@ class Epochs:
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
         self._planned: PlannedEpochs | None = None
         self._planned_size = 0  # of the dataset, when the next epoch was planned
+        self.sits_out = False  # The next pass has no batch, and does not count.
         self._awaits_feedback = False  # An epoch is over, and feedback on its last batch is still to come.
 
     def start(
@@ -105,6 +106,9 @@ class Epochs:
         self._sampler_epoch.follow(sampler)
         in_sampler, requested = self._sampler_epoch.newly_set(), self.requested
         self.requested = None
+        if in_sampler is not None and self._sampler_epoch.is_planned:
+            # A framework counts its own epochs, in which a loader may come to its end several times.
+            in_sampler = max(in_sampler, self.next_epoch if position.begun else position.epoch)
         wanted = in_sampler if requested is None else requested
         if position.begun:
             return Position(self.next_epoch if wanted is None else wanted)

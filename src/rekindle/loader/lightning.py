@@ -3,7 +3,8 @@
 Lightning loads such a state only within an epoch. After its ordinary checkpoints, at the end of one, a loader
 begins anew: with the order and the augmentation of epoch 0. And a checkpoint that is saved at the last batch
 (`ModelCheckpoint(every_n_train_steps=…)`) has the loader behind that batch, but Lightning behind the epoch:
-it would take the rest of the old epoch, which is nothing, for the next one.
+it would take the rest of the old epoch for the next one. Of several loaders (`CombinedLoader`), one may then
+have more to give, or have come to its end long before.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
 _PATCHED = "_rekindle_loads_states"
+_ENDLESS = float("inf")
 
 
 def install() -> None:
@@ -46,31 +48,44 @@ def _patch(loop: Any) -> None:
 
 
 def _resume(loop: Any, states: list[State], *, is_loaded: bool) -> None:
-    """Load the states of our loaders, unless Lightning did, and end the epochs that have nothing left."""
+    """Load the states of our loaders, unless Lightning did, and begin another pass if its epoch is over."""
     from rekindle.loader.dataloader import DataLoader
 
     combined = loop._combined_loader
-    limits = combined.limits or [float("inf")] * len(combined.flattened)
+    limits = combined.limits or [_ENDLESS] * len(combined.flattened)
+    lengths = [_length(loader, limit) for loader, limit in zip(combined.flattened, limits, strict=True)]
     stateful = [
-        (loader, limit)
-        for loader, limit in zip(combined.flattened, limits, strict=True)
+        (loader, length)
+        for loader, length in zip(combined.flattened, lengths, strict=True)
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     ]
     if len(stateful) != len(states):
         return
-    for (loader, limit), state in zip(stateful, states, strict=True):
+    done = loop.epoch_loop.batch_progress.current.processed
+    # Without a length, Lightning has asked for one batch more, and got the end.
+    is_over = done >= (min(lengths) if combined._mode == "min_size" else max(lengths))
+    for (loader, length), state in zip(stateful, states, strict=True):
         if not isinstance(loader, DataLoader):
             continue
         if not is_loaded and not _load(loader, state, loop.epoch_progress.current.processed):
             continue
         position = loader._progress.position
-        epoch = position.epoch
-        # Without a length (`inf`), Lightning has asked for one batch more, and got the end.
-        if limit != float("inf") and position.step + len(position.ahead) >= min(limit, len(loader)):
+        epoch, begun = position.epoch, position.step + len(position.ahead)
+        if is_over and begun:
             iter(loader)  # and drop it, as Lightning does with an epoch that is over
             epoch += 1
+        elif combined._mode == "max_size" and not is_over and not begun and done >= length:
+            loader._epochs.sits_out = True  # It was at its end, and has no batch while the others go on.
         if callable(getattr(epoch_sampler(loader._sampler_to_set), "set_epoch", None)):
             loader.set_epoch(epoch)  # Lightning tells the sampler only after it has called `iter`.
+
+
+def _length(loader: object, limit: float) -> float:
+    """How many batches a loader has in an epoch of Lightning's."""
+    try:
+        return min(limit, len(loader))  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return _ENDLESS
 
 
 def _load(loader: DataLoader[object], state: State, epoch: int) -> bool:

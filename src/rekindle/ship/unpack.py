@@ -40,9 +40,14 @@ def good_rows(ready: SlotBatch | CollatedBatch) -> NDArray[np.int64] | None:
 def nbytes(batch: Batch) -> int:
     """The size of a batch's tensors, where it is a tensor, or a list, tuple or dict of tensors."""
     if isinstance(batch, torch.Tensor):
-        return batch.nbytes
+        return _tensor_nbytes(batch)
     if isinstance(batch, dict):
         batch = batch.values()
     elif not isinstance(batch, list | tuple):
         return 0
-    return sum(part.nbytes for part in batch if isinstance(part, torch.Tensor))
+    return sum(_tensor_nbytes(part) for part in batch if isinstance(part, torch.Tensor))
+
+
+def _tensor_nbytes(tensor: torch.Tensor) -> int:
+    """The size of a tensor; 0 if it is sparse or nested: those do not say."""
+    return tensor.nbytes if tensor.layout is torch.strided and not tensor.is_nested else 0
