@@ -333,9 +333,9 @@ class SampleLoader:
         if self._holders is not None:  # Not before: a `worker_init_fn` may put in other generators.
             self._held = held_generators(*self._holders)
             self._generators, self._holders = (*self._generators, *self._held), None
-            if self._once:
-                self._drawn_from = self._generators
             self._asks_again = not may_change_itself(self.dataset)
+            if self._once or not (self._asks_again or self._learns_at_first):
+                self._drawn_from = self._generators
         with self._exclusive(self._generators):
             started = time.perf_counter()
             try:
