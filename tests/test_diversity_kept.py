@@ -3,6 +3,7 @@
 import os
 import random
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ SIZE, SIDE, EPOCHS = 40, 20, 12
 CLOCK = Clock()
 
 
+@cache
 def pixels() -> Any:
     return np.stack([photographs()[n % 8][n : n + SIDE, 2 * n : 2 * n + SIDE] for n in range(SIZE)])
 

@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What a view is.
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "2 spawned"])
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "2 of a server"])
 def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
     dataset = rk.open(root, transform=STEPS)
     first, rest = dataset.split(2)
@@ -72,8 +72,8 @@ def test_a_view_is_what_its_definition_says(root: Path, way: str) -> None:
     ("make", "way"),
     [
         *((ours, way) for way in WAYS),
-        *((foreign, way) for way in WAYS if way != "2 spawned"),
-        pytest.param(foreign, "2 spawned", marks=pytest.mark.slow),  # test_golden.py has it too.
+        *((foreign, way) for way in WAYS if way != "2 of a server"),
+        pytest.param(foreign, "2 of a server", marks=pytest.mark.slow),  # test_golden.py has it too.
     ],
 )
 def test_the_same_bytes_with_any_cache_and_any_workers(root: Path, make: Any, way: str) -> None:
@@ -111,23 +111,29 @@ ALL_KINDS = [
 ]
 
 
+def views_by_id(loader: Any) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for images, _ in loader:
+        found.update(zip(loader.batch.ids.tolist(), map(digest, images), strict=True))
+    loader.close()
+    return found
+
+
+@pytest.fixture(scope="module", params=[[], [T.Lambda(torch.neg)]], ids=["", "and a function"])
+def standard(root: Path, request: pytest.FixtureRequest) -> tuple[Any, dict[int, str]]:
+    """A dataset, and its views in training without reuse."""
+    dataset = rk.open(root, transform=[*ALL_KINDS, *request.param])
+    return dataset, views_by_id(load(dataset, reuse=None))
+
+
 @pytest.mark.parametrize("split", range(9))
-@pytest.mark.parametrize("more", [[], [T.Lambda(torch.neg)]], ids=["", "and a function"])
 def test_whatever_the_steps_and_wherever_the_cut_fresh_views_are_those_of_standard_training(
-    root: Path, split: int, more: list[Any]
+    standard: tuple[Any, dict[int, str]], split: int
 ) -> None:
-    dataset = rk.open(root, transform=[*ALL_KINDS, *more])
-
-    def views(loader: Any) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for images, _ in loader:
-            found.update(zip(loader.batch.ids.tolist(), map(digest, images), strict=True))
-        loader.close()
-        return found
-
-    whole = views(load(dataset, reuse=None))
+    dataset, whole = standard
     for workers in (0, 2):
-        assert views(load(dataset, reuse=rk.Refurbish(2, split=split), num_workers=workers)) == whole
+        found = views_by_id(load(dataset, reuse=rk.Refurbish(2, split=split), num_workers=workers))
+        assert found == whole
 
 
 def test_views_of_one_entry_differ_in_what_is_done_each_time(root: Path) -> None:
