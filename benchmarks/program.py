@@ -37,6 +37,7 @@ PROGRAMS = (
     "planning",
     "ranks",
     "growth",
+    "choosing",
     "closing",
     "store",
     "counters_cost",

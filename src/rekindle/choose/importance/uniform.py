@@ -16,6 +16,7 @@ class Uniform(ImportanceMethod):
     Weakness: it spends as much on samples that the model knows as on those that it does not.
     """
 
+    reads = frozenset()
     needs_feedback = False
 
     def plan(self, epoch: int, scores: Scores) -> Planned:
