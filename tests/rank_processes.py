@@ -9,15 +9,25 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from rekindle.choose import agreement
 
-def _run(function, rank, world, folder, seconds, arguments, results):
+SECONDS = 60  # that ranks wait for each other: longer than they take on a busy machine
+
+
+def wait_no_longer_than(seconds):
+    """From now on this rank waits so long for the others: for those that will not come."""
+    agreement._met().store.set_timeout(timedelta(seconds=seconds))
+    agreement._ANSWER_SECONDS = 0
+
+
+def _run(function, rank, world, folder, arguments, results):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/meet",
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=seconds),
+        timeout=timedelta(seconds=SECONDS),
     )
     try:
         # As bytes: tensors would go as files of shared memory, which end with this process.
@@ -28,7 +38,7 @@ def _run(function, rank, world, folder, seconds, arguments, results):
         dist.destroy_process_group()
 
 
-def run_ranks(function, world, *arguments, seconds=30, killed=False):
+def run_ranks(function, world, *arguments, killed=False):
     """What `function(rank, *arguments)` returns on each rank; AssertionError with the first traceback.
 
     If they are to be `killed`, how each of them ended.
@@ -37,7 +47,7 @@ def run_ranks(function, world, *arguments, seconds=30, killed=False):
     results = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            context.Process(target=_run, args=(function, rank, world, folder, seconds, arguments, results))
+            context.Process(target=_run, args=(function, rank, world, folder, arguments, results))
             for rank in range(world)
         ]
         for process in processes:

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 import rekindle as rk
-from rank_processes import run_ranks
+from rank_processes import run_ranks, wait_no_longer_than
 from rekindle.choose import agreement
 from rekindle.choose.agreement import agree, decided_by_first_rank, differences
 
@@ -39,31 +39,33 @@ def test_all_ranks_hear_who_differs_and_in_what():
 
 
 def _come(rank):
-    """Rank 1 goes elsewhere, and is too late."""
-    if rank == 1:
-        while not agreement._met().store.check(["rekindle/the feedback of epoch 3/0/answer"]):
+    """Rank 1 goes elsewhere, and is too late; rank 0 looks who is there when rank 2 is."""
+    store, key = agreement._met().store, "rekindle/the feedback of epoch 3/0"
+    if rank < 2:
+        while not store.check([f"{key}/answer" if rank == 1 else f"{key}/2"]):
             time.sleep(0.01)
+        wait_no_longer_than(0.5)
     return problem(agree, "the feedback of epoch 3", {})
 
 
 def test_a_rank_that_does_not_come_is_named_and_nobody_hangs():
-    for text in run_ranks(_come, 3, seconds=1):
-        assert text.startswith("rank 1 has not come to exchange the feedback of epoch 3 within 1 s")
+    for text in run_ranks(_come, 3):
+        assert text.startswith("rank 1 has not come to exchange the feedback of epoch 3 within 0.5 s")
 
 
-def _first_is_missing(rank, monkeypatch):
+def _first_is_missing(rank):
     if rank == 0:
         while not agreement._met().store.check(["gave up"]):
             time.sleep(0.01)
         return ""
-    monkeypatch.setattr(agreement, "_ANSWER_SECONDS", 0)
+    wait_no_longer_than(0.5)
     found = problem(agree, "a loader", {}), problem(decided_by_first_rank, "the seed", lambda: 3)
     agreement._met().store.set("gave up", "")
     return found
 
 
-def test_rank_0_is_named_by_the_others(monkeypatch):
-    _, (meeting, decision) = run_ranks(_first_is_missing, 2, monkeypatch, seconds=1)
+def test_rank_0_is_named_by_the_others():
+    _, (meeting, decision) = run_ranks(_first_is_missing, 2)
     assert meeting.startswith("rank 0 has not come to exchange a loader")
     assert "waits for rank 0, which decides on the seed" in decision
 

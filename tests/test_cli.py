@@ -24,6 +24,7 @@ from rekindle.fetch.packed.writers import writer_for
 from rekindle.tools import image_recipe
 from rekindle.tools.cli import main
 from rekindle.tools.image_recipe import Recipe
+from waiting import HANGS
 from wrapped_source import WrappedSource
 
 FORMATS = ("h5", "tfrecord", "tar", "lmdb")
@@ -95,7 +96,7 @@ def test_the_next_shard_is_prepared_while_one_is_finished(
         return prepare(stored, index, recipe, **options)
 
     def patient(writer: TarWriter) -> None:
-        assert begun.wait(20)
+        assert begun.wait(HANGS)
         close(writer)
 
     monkeypatch.setattr(image_recipe, "prepare", recorded)

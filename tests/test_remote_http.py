@@ -201,7 +201,7 @@ def test_errors_show_no_secret_in_message_nor_traceback(site: Site, status: int)
     site.failures, site.status = 1000, status
     url = f"http://me:{PASSWORD}@{site.host}/x.tar?{SIGNATURE}"
     with pytest.raises(rk.RemoteError) as caught:
-        open_source(url, remote=site.options(deadline=0.2))
+        open_source(url, remote=site.options(deadline=1.0))
     printed = "".join(traceback.format_exception(caught.value))
     assert f"http://{site.host}/x.tar" in printed
     assert str(status) in printed

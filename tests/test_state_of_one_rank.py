@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.utils.data import Dataset
 
 import rekindle as rk
-from rank_processes import run_ranks
+from rank_processes import run_ranks, wait_no_longer_than
 from rekindle.choose import agreement
 from rekindle.choose.importance.shared_findings import _decoded, _entries
 from rekindle.choose.scores import Findings, Loaded, Measured
@@ -114,6 +114,7 @@ def _silent(rank):
     ids = next(iter(loader))
     if rank == 0:
         report(loader, ids)
+        wait_no_longer_than(0.5)
         with pytest.raises(rk.RankError, match="rank 1 has not reported feedback on batch 0"):
             loader.state_dict()
         store.set("named", "")
@@ -123,7 +124,7 @@ def _silent(rank):
 
 
 def test_a_rank_that_is_held_up_without_a_report_is_named():
-    assert run_ranks(_silent, 2, seconds=2) == [True, True]
+    assert run_ranks(_silent, 2) == [True, True]
 
 
 def _two_loaders(rank):

@@ -89,11 +89,8 @@ def stops(samples: list[int]) -> torch.Tensor:
 def test_an_iterator_of_any_kind_is_read_as_torch_reads_it(
     dataset: Callable[[], Any], batch_size: int | None, workers: int
 ) -> None:
-    options: list[dict[str, Any]] = [{}]
-    if batch_size is not None:
-        options += [{"drop_last": True}]
-    if workers:
-        options += [{"persistent_workers": True}]
+    dropped = {} if batch_size is None else {"drop_last": True}
+    options = [{}, {**dropped, "persistent_workers": True} if workers else dropped]
     for more in options:
         ours, theirs = (
             epochs(make(dataset(), batch_size=batch_size, num_workers=workers, **more))
