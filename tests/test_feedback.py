@@ -12,6 +12,7 @@ import rekindle as rk
 from calls import calls_of
 from rekindle.choose import Measured, Scores
 from rekindle.choose.feedback import Feedback
+from scored import Recorded
 
 SIZE, CLASSES = 48, 5
 INPUTS = torch.arange(SIZE, dtype=torch.float32)
@@ -22,7 +23,7 @@ LOSSES = cross_entropy(LOGITS, TARGETS, reduction="none")
 
 def make_loader(importance=None, **arguments):
     arguments = {"batch_size": 10, "shuffle": True, "seed": 3, **arguments}
-    return rk.DataLoader(TensorDataset(INPUTS, TARGETS), importance=importance or rk.Uniform(), **arguments)
+    return rk.DataLoader(TensorDataset(INPUTS, TARGETS), importance=importance or Recorded(), **arguments)
 
 
 def scores_after(loader, report):

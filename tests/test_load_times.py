@@ -7,6 +7,7 @@ from PIL import Image
 
 import rekindle as rk
 from clock import Clock
+from scored import Recorded
 
 SIZE = 24
 SLOW, QUICK = 0.25, 0.0625  # seconds, as sums of which floats are exact
@@ -35,7 +36,7 @@ class UnevenTogether(Uneven):
         return [self[index] for index in indices]
 
 
-class Timed(rk.Uniform):
+class Timed(Recorded):
     def wants_load_times(self, epoch):
         return epoch >= 1
 

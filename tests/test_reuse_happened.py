@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 
 import rekindle as rk
 from clock import Clock
+from scored import Recorded
 
 SIZE, BATCH = 50, 10
 CLOCK = Clock()
@@ -28,7 +29,7 @@ class Counted(Dataset[Any]):
         return torch.full((100,), float(index))
 
 
-class Timed(rk.Uniform):
+class Timed(Recorded):
     def wants_load_times(self, epoch: int) -> bool:
         return True
 
