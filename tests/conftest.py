@@ -41,7 +41,7 @@ FIRST = ("test_site", "test_closing", "test_against_torch", "test_combinations")
 # every later fork of their process takes longer.
 LAST = (
     *("test_examples", "test_documentation", "test_ray", "test_resumed_parts", "test_frameworks"),
-    *("test_timm_steps", "test_architecture", "test_file_access", "test_accelerate"),
+    *("test_timm_steps", "test_architecture", "test_file_access", "test_accelerate", "test_framework_ranks"),
 )
 
 

@@ -1,5 +1,8 @@
 """Datasets for trainers of other libraries, and what must stay with a loader that they make again."""
 
+import importlib
+import warnings
+
 import torch
 from torch.utils.data import Dataset
 
@@ -36,3 +39,19 @@ class Noisy(Dataset):
 
     def __getitem__(self, index):
         return index, torch.rand(())
+
+
+def import_frameworks():
+    """Import them for some tests only: a process with all that they import takes longer to fork."""
+    with warnings.catch_warnings():  # What these libraries import is not ours to mend.
+        warnings.simplefilter("ignore")
+        for name in ("light_torchvision", "lightning_fit", "accelerate.data_loader"):
+            importlib.import_module(name)
+        importlib.import_module("timm.data.distributed_sampler")
+
+
+def updated(framework, loader, sampler):
+    """The loader as a part of Lightning makes it again, with another sampler."""
+    return importlib.import_module(f"lightning.{framework}.utilities.data")._update_dataloader(
+        loader, sampler
+    )

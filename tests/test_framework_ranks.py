@@ -1,0 +1,123 @@
+"""What Lightning, Accelerate and timm deal to ranks is what `shard=` does, or is left to them."""
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+import rekindle as rk
+from framework_loaders import Line, Noisy, import_frameworks, updated
+from rekindle.choose.partition import Share, sharding_of, share_of
+from same import same
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frameworks():
+    import_frameworks()
+
+
+def test_wrappers_of_lightning_and_accelerate_divide_what_has_each_sample_once():
+    from accelerate.data_loader import BatchSamplerShard
+    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+
+    def wrapped(sampler):
+        return DistributedSamplerWrapper(sampler, num_replicas=4, rank=2)
+
+    def sharded(sampler):
+        return BatchSamplerShard(BatchSampler(sampler, 3, False), 4, 2)
+
+    data = range(12)
+    for wrap in (wrapped, sharded):
+        assert share_of(wrap(SequentialSampler(data))) == Share()
+        assert share_of(wrap(RandomSampler(data))) == Share()
+        assert share_of(wrap(WeightedRandomSampler([1.0] * 12, 12))) == Share(2, 4)
+        assert share_of(wrap(RandomSampler(data, num_samples=30))) == Share(2, 4)
+
+
+def test_the_ranks_of_repeated_augmentation_in_timm_have_different_views():
+    from timm.data.distributed_sampler import RepeatAugSampler
+
+    ranks = []
+    for rank in range(3):
+        sampler = RepeatAugSampler(range(12), num_replicas=3, rank=rank, num_repeats=3)
+        loader = rk.DataLoader(Noisy(), batch_size=4, sampler=sampler, seed=3)
+        ranks.append([row for batch in loader for row in zip(*map(torch.Tensor.tolist, batch), strict=True)])
+    assert [index for index, _ in ranks[0]] == [index for index, _ in ranks[1]]
+    assert len({row for rank in ranks for row in rank}) == sum(map(len, ranks)) == 12
+
+
+def test_samplers_that_deal_a_dataset_to_ranks_are_read():
+    from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
+    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+
+    def read(sampler, size=12):
+        found = sharding_of(sampler, size)
+        return None if found is None else tuple(found)
+
+    data = range(12)
+    distributed = DistributedSampler(data, 4, 2, shuffle=True, seed=6, drop_last=True)
+    assert read(distributed) == (2, 4, True, 6, True, None, False)
+    assert read(BatchSampler(distributed, 5, True)) == (2, 4, True, 6, True, 5, True)
+    assert read(distributed, size=13) is None
+    wrapped = DistributedSamplerWrapper(SequentialSampler(data), num_replicas=4, rank=2)
+    assert read(BatchSampler(wrapped, 5, False)) == (2, 4, False, None, False, 5, False)
+    assert (
+        read(DistributedSamplerWrapper(WeightedRandomSampler([1.0] * 12, 12), num_replicas=4, rank=2)) is None
+    )
+    assert read(DistributedSamplerWrapper(SubsetRandomSampler(range(6)), num_replicas=4, rank=2)) is None
+    random = BatchSampler(RandomSampler(data), 6, True)
+    assert read(BatchSamplerShard(random, 3, 1)) == (1, 3, True, None, False, 6, True)
+    assert read(BatchSamplerShard(random, 3, 1, split_batches=True)) == (1, 3, True, None, False, 2, True)
+    seeded = BatchSampler(SeedableRandomSampler(data, data_seed=42), 6, False)
+    assert read(BatchSamplerShard(seeded, 3, 1)) == (1, 3, True, 42, False, 6, False)
+    assert read(random) is None
+    assert read(object()) is None
+
+
+def shared(framework):
+    """The loaders of two ranks as a framework makes them anew, and as `shard=` says the same."""
+    from accelerate.data_loader import prepare_data_loader
+
+    arguments = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 5,
+        "reuse": rk.Refurbish(3),
+        "final_transform": as_is,
+    }
+    for rank in range(2):
+        loader = rk.DataLoader(Line(), **arguments)
+        if framework == "accelerate":
+            made_anew = prepare_data_loader(loader, num_processes=2, process_index=rank)
+        else:
+            made_anew = updated(framework, loader, DistributedSampler(loader.dataset, 2, rank, seed=5))
+        yield made_anew, rk.DataLoader(Line(), shard=(rank, 2), **arguments)
+
+
+def as_is(sample):
+    return sample
+
+
+@pytest.mark.parametrize("framework", ["fabric", "pytorch", "accelerate"])
+def test_with_reuse_what_a_framework_puts_in_means_a_shard(framework):
+    for made_anew, own in shared(framework):
+        for _ in range(3):
+            assert same([batch[2] for batch in made_anew], [batch[2] for batch in own])
+        fresh = [int(made_anew.batch.fresh.sum()) for _ in made_anew]
+        assert 3 <= sum(fresh) <= 8, "a third of what this rank has"
+
+
+def test_accelerate_takes_over_a_loader_with_a_shard():
+    from accelerate.data_loader import prepare_data_loader
+
+    loader = rk.DataLoader(Line(), batch_size=4, shuffle=True, seed=5, shard=(1, 2))
+    prepared = prepare_data_loader(loader, num_processes=2, process_index=1)
+    assert same([batch[2] for batch in prepared], [batch[2] for batch in loader])
+    alone = prepare_data_loader(loader, num_processes=1, process_index=0)
+    assert len([batch[2] for batch in alone]) == 8  # One process has everything.
