@@ -177,7 +177,8 @@ class ImageDataset(NativeImages):
         """Write an image to each row of `out`, given a row of random numbers for each; returns the labels."""
         assert self._pipeline is not None
         pipeline, read = self._pipeline, self.source.read
-        indices = [*map(self._check, indices)]
+        if indices and not 0 <= min(indices) <= max(indices) < self._size:
+            indices = [*map(self._check, indices)]
         labels, left = None, [*range(len(indices))]
         if self._maps and pipeline.runs_mapped():  # Raw images are written straight from packed files.
             assert isinstance(self.source, Packed)
