@@ -1,4 +1,4 @@
-"""How batches are split: parts large enough to be worth a message, also where workers wait for a processor."""
+"""How batches are split: parts worth a message, also where workers wait for a processor."""
 
 import pytest
 
