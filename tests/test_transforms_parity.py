@@ -251,3 +251,19 @@ def test_pixels_outside_the_box_do_not_contribute_to_a_resized_crop() -> None:
     difference = np.abs(step.apply(image, uniforms).astype(np.int16) - np.asarray(theirs)).mean()
     assert difference <= 0.3
     assert math.isclose(height * width / (image.shape[0] * image.shape[1]), 0.25, rel_tol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("mode", "tolerance"), [(InterpolationMode.NEAREST, 2.5), (BILINEAR, 3.0), (BICUBIC, 6.5)]
+)
+@pytest.mark.parametrize("angle", [-30.0, 7.3, 15.0, 135.0])
+def test_small_images_are_rotated_within_the_tolerance_that_is_documented(
+    mode: InterpolationMode, tolerance: float, angle: float
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    ours = rotate(pixels, angle, mode, fill=(255, 255, 255))
+    theirs = F.rotate(Image.fromarray(pixels), angle, MODES[mode], fill=[255, 255, 255])
+    difference = np.abs(ours.astype(int) - np.asarray(theirs))
+    assert difference.mean() <= tolerance
+    inside = difference[12:20, 12:20]
+    assert mode is not BILINEAR or inside.max() <= 1
