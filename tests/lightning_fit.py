@@ -10,12 +10,15 @@ class Fit(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
-        self.seen = []
+        self.seen, self.validated = [], []
 
     def training_step(self, batch, batch_index):
         x, y, ids = batch
         self.seen.append((self.current_epoch, ids.tolist()))
         return torch.nn.functional.mse_loss(self.layer(x), y)
+
+    def validation_step(self, batch, batch_index):
+        self.validated.append(self.current_epoch)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)

@@ -3,6 +3,7 @@
 import contextlib
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DistributedSampler, SequentialSampler
@@ -179,6 +180,27 @@ def test_lightning_resumes_several_loaders_of_other_lengths(trainer_of, tmp_path
         trainer_of(max_epochs=3, callbacks=[SavesAt(at, path)]).fit(first, loaders())
     trainer_of(max_epochs=3).fit(resumed, loaders(), ckpt_path=path)
     assert first.seen + resumed.seen == whole.seen
+
+
+class Sizes(rk.ImportanceMethod):
+    """Chooses so many samples in an epoch."""
+
+    needs_feedback = False
+
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+    def plan(self, epoch, scores):
+        return np.arange(self.sizes[epoch]), None
+
+
+@pytest.mark.parametrize("sizes", [(32, 16, 24), (16, 32, 8)])
+def test_lightning_has_all_batches_and_the_validation_of_epochs_of_other_lengths(trainer_of, sizes):
+    model = line_to_fit()
+    loader = rk.DataLoader(Line(), batch_size=8, seed=9, importance=Sizes(*sizes))
+    trainer_of(max_epochs=3, num_sanity_val_steps=0).fit(model, loader, rk.DataLoader(Line(), batch_size=32))
+    assert [epoch for epoch, _ in model.seen] == [n for n in range(3) for _ in range(sizes[n] // 8)]
+    assert model.validated == [0, 1, 2]
 
 
 def test_a_loader_that_lightning_begins_again_within_an_epoch_has_other_orders_each_time(trainer_of):

@@ -5,13 +5,16 @@ begins anew: with the order and the augmentation of epoch 0. And a checkpoint th
 (`ModelCheckpoint(every_n_train_steps=…)`) has the loader behind that batch, but Lightning behind the epoch:
 it would take the rest of the old epoch for the next one. Of several loaders (`CombinedLoader`), one may then
 have more to give, or have come to its end long before.
+
+And it asks for the number of batches once: an epoch of `importance=` with more would be cut off, and one with
+fewer would end without its validation.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.errors import StateError
@@ -20,23 +23,55 @@ from rekindle.loader.checkpoint import State
 if TYPE_CHECKING:
     from rekindle.loader.dataloader import DataLoader
 
-_MODULES = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _PATCHED = "_rekindle_loads_states"
 _ENDLESS = float("inf")
+Lightnings: TypeAlias = Any  # modules, loops and loaders of Lightning's, by their private names
 
 
 def install() -> None:
     """Teach Lightning's fit loop to resume our loaders; does nothing the second time."""
-    for name in _MODULES:
-        loop = getattr(sys.modules.get(name), "_FitLoop", None)
-        if loop is not None and not hasattr(loop, _PATCHED):
-            _patch(loop)
+    for package in _PACKAGES:
+        loops: Lightnings = sys.modules.get(f"{package}.loops.fit_loop")
+        if hasattr(loops, "_FitLoop") and not hasattr(loops._FitLoop, _PATCHED):
+            _patch(loops._FitLoop)
+            _patch_epochs(loops)
 
 
-def _patch(loop: Any) -> None:
+def _patch_epochs(loops: Lightnings) -> None:
+    loop, stage = loops._TrainingEpochLoop, loops.RunningStage.TRAINING
+    on_run_start = loop.on_run_start
+
+    def on_run_start_with_lengths(self: Lightnings, data_fetcher: Lightnings) -> None:
+        on_run_start(self, data_fetcher)  # which asks the loaders for iterators
+        fit, trainer = self.trainer.fit_loop, self.trainer
+        combined = fit._combined_loader
+        chosen = [number for number, loader in enumerate(combined.flattened) if _chooses(loader)]
+        if not chosen or combined.limits is None:
+            return
+        for number in chosen:
+            length = len(combined.flattened[number])
+            combined.limits[number] = loops._parse_num_batches(stage, length, trainer.limit_train_batches)
+        batches = loops.sized_len(combined)
+        if batches is None:
+            return
+        fit.max_batches = data_fetcher.length = batches
+        if isinstance(trainer.val_check_interval, float) and trainer.val_check_batch is not None:
+            trainer.val_check_batch = max(1, int(batches * trainer.val_check_interval))
+
+    loop.on_run_start = on_run_start_with_lengths
+
+
+def _chooses(loader: object) -> bool:
+    from rekindle.loader.dataloader import DataLoader
+
+    return isinstance(loader, DataLoader) and loader.importance is not None
+
+
+def _patch(loop: Lightnings) -> None:
     load = loop._load_combined_loader_states
 
-    def load_combined_loader_states(self: Any) -> None:
+    def load_combined_loader_states(self: Lightnings) -> None:
         states, within_an_epoch = self._combined_loader_states_to_load, self.restarting
         load(self)
         if states and self._combined_loader is not None:
@@ -47,7 +82,7 @@ def _patch(loop: Any) -> None:
     setattr(loop, _PATCHED, True)
 
 
-def _resume(loop: Any, states: list[State], *, is_loaded: bool) -> None:
+def _resume(loop: Lightnings, states: list[State], *, is_loaded: bool) -> None:
     """Load the states of our loaders, unless Lightning did, and begin another pass if its epoch is over."""
     from rekindle.loader.dataloader import DataLoader
 
