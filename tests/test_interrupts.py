@@ -225,6 +225,12 @@ def test_what_any_kind_of_signal_handler_raises_is_an_interrupt(handler: Any) ->
     assert not is_interrupt(raised.value)  # It is no handler now.
 
 
+def test_an_exception_that_is_its_own_cause_is_none() -> None:
+    error, other = ValueError(), ValueError()
+    error.__cause__, other.__cause__ = other, error
+    assert not is_interrupt(error)
+
+
 class LimitedTime(Numbers):
     """Limits the time of a sample: number 13 takes too long. The handler stays, as many leave it."""
 
@@ -306,8 +312,18 @@ class Announced(Alarmed):
             signal.raise_signal(signal.SIGALRM)
 
 
+class Wrapped(Alarmed):
+    """Takes what is raised while it loads for an error of the sample."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        try:
+            return super().__getitem__(index)
+        except Exception as error:
+            raise TimeLimitError("no sample") from error
+
+
 @pytest.mark.usefixtures("own_alarm")
-@pytest.mark.parametrize("dataset", [Alarmed, Announced])
+@pytest.mark.parametrize("dataset", [Alarmed, Announced, Wrapped])
 def test_a_time_limit_of_the_script_loses_no_batch(dataset: type[Alarmed]) -> None:
     iterator = iter(rk.DataLoader(dataset(), 4))
     got = [next(iterator).tolist() for _ in range(3)]

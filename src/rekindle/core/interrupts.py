@@ -50,7 +50,9 @@ def is_interrupt(error: BaseException) -> bool:
     """
     handlers = set(_handler_codes())
     cause: BaseException | None = error
-    while cause is not None:
+    seen: list[BaseException] = []  # Nothing keeps a cause from being its own.
+    while cause is not None and not any(cause is one for one in seen):
+        seen.append(cause)
         traceback = cause.__traceback__
         while traceback is not None:
             if traceback.tb_frame.f_code in handlers:
