@@ -1,6 +1,7 @@
 """An interrupt within `next` (Ctrl-C, say) loses nothing, for a loop that goes on and for a checkpoint."""
 
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -89,6 +90,12 @@ def streamed(workers: int, dataset: Callable[[], Any], **options: Any) -> rk.Dat
     return rk.DataLoader(dataset(), 4, seed=3, num_workers=workers, **options)
 
 
+def cached_on_disk(workers: int) -> rk.DataLoader[Any]:
+    reuse = rk.Refurbish(2, memory=0, disk=FOLDER.name)
+    return mapped(workers, reuse=reuse, final_transform=torch.neg)
+
+
+FOLDER = tempfile.TemporaryDirectory()
 KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
     "inline": (mapped, 0),
     "processes": (mapped, 1),
@@ -101,6 +108,7 @@ KINDS: dict[str, tuple[Callable[[int], rk.DataLoader[Any]], int]] = {
     "stateful stream": (lambda workers: streamed(workers, Stateful), 0),
     "own iterator": (lambda workers: streamed(workers, OwnIterator), 0),
     "one ahead on the device": (lambda workers: mapped(workers, device="cpu"), 1),
+    "cache on disk": (lambda workers: cached_on_disk(workers), 0),
     "echoed batches": (lambda workers: mapped(workers, reuse=rk.Echo(1.5, after="batch", shuffle=4)), 1),
 }
 

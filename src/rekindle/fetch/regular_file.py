@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.errors import DataError, DataNotFoundError
 
 # To open a FIFO or a device would wait without the first; a terminal must not become ours, hence the second.
@@ -36,6 +37,8 @@ def open_regular(path: str | bytes) -> tuple[int, os.stat_result]:
 
 def unreadable(message: str, error: OSError) -> DataError:
     """The error to raise where a file cannot be read: if there is none, also a FileNotFoundError."""
+    if is_interrupt(error):
+        raise error
     return DataNotFoundError(message) if isinstance(error, FileNotFoundError) else DataError(message)
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.atomic_file import atomic_write
 from rekindle.core.directory import PRIVATE, Directory, PrivateDirectory
+from rekindle.core.interrupts import is_interrupt
 
 _CHECKSUM = 4  # bytes, before the data
 _BLOCK = 4096  # what a file takes on disk is a multiple of it
@@ -95,7 +96,9 @@ class RangeCache:
             return None
         try:
             checksum, data = os.read(file, _CHECKSUM), _read_all(file, length + 1)
-        except OSError:
+        except OSError as error:
+            if is_interrupt(error):
+                raise
             return None
         finally:
             os.close(file)
@@ -119,7 +122,9 @@ class RangeCache:
             with atomic_write(path, directory=self._folder, mode=PRIVATE) as file:
                 file.write(zlib.crc32(data).to_bytes(_CHECKSUM, "little"))
                 file.write(data)
-        except OSError:  # The disk is full, say, or somebody has cleared the cache.
+        except OSError as error:  # The disk is full, say, or somebody has cleared the cache.
+            if is_interrupt(error):
+                raise
             self._created.clear()
             with contextlib.suppress(OSError):
                 self._folder = self._folder.again().make()

@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.directory import Directory
+from rekindle.core.interrupts import is_interrupt
 from rekindle.reuse.cache import segments
 from rekindle.reuse.cache.disk_index import DiskIndex, Location
 from rekindle.reuse.cache.kept_generations import KeptGenerations
@@ -121,6 +122,8 @@ class DiskTier:
             file = self._readers.get(number) or self._open_reader(number)
             content = segments.read(file.fd, offset, self._kept.sample(index), generation, length)
         except OSError as error:
+            if is_interrupt(error):
+                raise
             content, why = None, str(error)
         if content is None and self.index.stamp(index) == stamp:
             self.index.move(index, stamp, None)
@@ -162,6 +165,8 @@ class DiskTier:
             self._end = segments.append(self._fd, offset, sample, generation, record)
             return Location(self._segment, offset, record.nbytes)
         except OSError as error:
+            if is_interrupt(error):
+                raise
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             if self._fd >= 0:
                 with suppress(OSError):

@@ -30,24 +30,25 @@ class SharedLock:
     """One writer at a time, among threads and processes; a killed process releases it.
 
     The file lock belongs to the process: the kernel releases it however the process ends. It does not exclude
-    other threads of the same process, so a thread lock is taken first.
+    other threads of the same process, so a thread lock is taken first. An interrupt may come before it is
+    released: then the thread that has it still gets it again, and releases it next time. It is never nested.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()
         _locks.add(self)
 
     def forked(self) -> None:
         """In a forked process, where the thread that held the lock does not exist."""
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()
 
     def __enter__(self) -> None:
         self._threads.acquire()
         try:
             self._lock_file()
         except BaseException:
-            self._threads.release()
+            self._release()
             raise
 
     def _lock_file(self) -> None:
@@ -65,10 +66,15 @@ class SharedLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._release()
+
+    def _release(self) -> None:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
         finally:
-            self._threads.release()
+            with suppress(RuntimeError):  # It is released, as often as it was taken.
+                while True:
+                    self._threads.release()
 
 
 _locks: weakref.WeakSet[SharedLock] = weakref.WeakSet()
