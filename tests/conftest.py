@@ -40,8 +40,10 @@ FIRST = ("test_site", "test_closing", "test_against_torch", "test_combinations")
 # Files that import large libraries, torch's compiler among them, or keep much in memory for other reasons:
 # every later fork of their process takes longer.
 LAST = (
+    *("test_third_party_transforms", "test_reuse_albumentations", "test_held_generators"),
     *("test_examples", "test_documentation", "test_ray", "test_resumed_parts", "test_frameworks"),
-    *("test_timm_steps", "test_architecture", "test_file_access", "test_accelerate", "test_framework_ranks"),
+    *("test_timm_steps", "test_architecture", "test_file_access", "test_accelerate", "test_train_proxy"),
+    "test_framework_ranks",
 )
 
 
