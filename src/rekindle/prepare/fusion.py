@@ -106,13 +106,6 @@ def find_fused_tail(steps: list[BoundStep[Step]]) -> FusedTail:
     return FusedTail(before, crop, flips, points)
 
 
-def find_first_window(steps: Sequence[BoundStep[Step]]) -> BoundStep[WindowStep] | None:
-    """The first step, if it crops or resizes."""
-    if steps and isinstance(steps[0].step, WindowStep):
-        return BoundStep(steps[0].step, steps[0].uniforms)
-    return None
-
-
 def crop_of_unit(tail: FusedTail) -> BoundStep[RandomResizedCrop] | None:
     """The step before what the kernel does, if it is the only one and `unit_pipeline` knows it."""
     if len(tail.before) != 1 or tail.crop is not None:

@@ -31,12 +31,12 @@ from rekindle.prepare.decode.partial_decode import decode_window
 from rekindle.prepare.decode.raw_pixels import check_pixels, crop_first, writable
 from rekindle.prepare.fused_kernel import Values
 from rekindle.prepare.fusion import (
+    BoundStep,
     FusedTail,
     bind,
     crop_of_unit,
     crop_offsets,
     crops_many,
-    find_first_window,
     find_fused_tail,
     merge_point_steps,
     split_at_conversion,
@@ -45,6 +45,7 @@ from rekindle.prepare.lookup_table import lookup_table, normalization_of
 from rekindle.prepare.output import Output
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.compose import has_function, input_checks
+from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import FirstChannel
@@ -75,6 +76,7 @@ class Pipeline:
 
     """
 
+    _first_window: BoundStep[WindowStep] | None = None  # the first step, if it crops or resizes
     # What follows from the steps, which are looked at: where a parameter is set, another pipeline is made.
     immutable_attributes = (
         "limits", "output", "_after", "_middle", "_crop", "_unfused", "_table", "_constants", "_fill",
@@ -130,7 +132,9 @@ class Pipeline:
             else normalization_of(steps_on_tensors, self._table, channels_last)
         )
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
-        self._first_window = find_first_window(self._middle)
+        first = self._middle[0] if self._middle else None
+        if first is not None and isinstance(first.step, WindowStep):
+            self._first_window = BoundStep(first.step, first.uniforms)
         self._flips = [
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
         ]
