@@ -44,5 +44,12 @@ def test_with_many_workers_parts_take_longer_each() -> None:
     few, many = (WorkSplitter(workers, whole=False, in_order=True) for workers in (4, 32))
     for splitter in (few, many):
         note(splitter, 5e-3)
-    assert max(sizes(few, 256, 8)) == 16
-    assert max(sizes(many, 256, 8)) == 4
+    assert max(sizes(few, 256, 4)) == 16
+    assert max(sizes(many, 256, 4)) == 4
+
+
+def test_where_many_batches_are_in_flight_parts_are_not_small() -> None:
+    splitter = WorkSplitter(16, whole=False, in_order=True)
+    note(splitter, 1e-2)
+    assert max(sizes(splitter, 64, 4)) == 1
+    assert max(sizes(splitter, 64, 32)) == 8

@@ -14,6 +14,8 @@ _WORTHWHILE_SECONDS, _SECONDS_PER_WORKER = 0.005, 0.0005
 _PARTS_PER_WORKER = 4
 # As many parts a worker should be in flight, so that it has one to go on with: parts are not larger for it.
 _PARTS_IN_FLIGHT = 2
+# And no more than this many: where many batches are in flight, small parts would only cost messages.
+_MOST_IN_FLIGHT = 16
 # How far a part's time moves what is known of a sample's. Workers that wait for a processor take longer, and
 # smaller parts, with more messages, would have them wait still longer: so what is known is a quick sample.
 _SHARE_IF_FASTER, _SHARE_IF_SLOWER = 0.3, 0.05
@@ -60,7 +62,8 @@ class WorkSplitter:
         busy = max(_WORTHWHILE_SECONDS, _SECONDS_PER_WORKER * self.workers)
         worthwhile = int(busy / max(self._sample_seconds, 1e-9)) + 1
         most = batches * rows // (self.workers * _PARTS_IN_FLIGHT)
-        return max(evenly, min(worthwhile, most))
+        fewest = min(batches * rows // (self.workers * _MOST_IN_FLIGHT), rows)
+        return max(evenly, fewest, min(worthwhile, most))
 
     def choose(self, step: int, samples: int, among: Collection[int]) -> int:
         """The worker for a part of so many samples."""
