@@ -1,7 +1,6 @@
 """Trains a small CNN on a folder of images, and decodes and augments only a third of them in each epoch.
 
-    python examples/image_folder.py path/to/train            # a folder for each class, as in ImageNet
-    python examples/image_folder.py path/to/train --epochs 90 --workers 8
+    python examples/image_folder.py path/to/train --epochs 90 --workers 8  # a folder for each class
 
 `Refurbish(3)` keeps partly augmented images, uses each of them in three epochs and recomputes only the rest
 of the augmentation. A run that was stopped resumes from its last checkpoint, in the middle of an epoch.
@@ -56,6 +55,7 @@ def main() -> None:
         for name, part in parts.items():
             part.load_state_dict(saved[name])
         first = saved["epoch"]
+        print(f"resumed from {options.checkpoint} in epoch {first} of {options.epochs}")
     for epoch in range(first, options.epochs):
         losses = []
         for step, (batch, labels) in enumerate(loader, start=1):

@@ -163,6 +163,13 @@ def test_mistakes_are_answered_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "pack images into HDF5" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_a_full_disk_is_an_error_of_one_line(images: Path, tmp_path: Path, ending: str) -> None:
     """HDF5's library crashes if a write fails. A file size limit fails as a full disk does."""

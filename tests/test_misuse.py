@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import sys
@@ -137,6 +138,19 @@ def test_images_of_unequal_size_are_answered_with_what_to_add(arguments: Any) ->
 
 
 # Limits of the process.
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [({}, "a dictionary with no keys"), ("loader.pt", "with torch.load() first")]
+)
+def test_what_is_no_state_is_answered_with_what_to_give(state: object, words: str) -> None:
+    with pytest.raises(rk.StateError, match=re.escape(words)):
+        rk.DataLoader(range(4)).load_state_dict(state)  # type: ignore[arg-type]
+
+
+def test_images_in_memory_say_what_they_are() -> None:
+    data = rk.ArrayImages(np.zeros((20, 40, 40, 3), np.uint8), list(range(20)))
+    assert repr(data) == "ArrayImages(20 images of 40 × 40 × 3, transform=None)"
 
 
 def test_too_many_open_files_are_not_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ itself: a tensor that repeats one number a million times (a stride of 0) is refu
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -39,7 +40,8 @@ class StateFields:
     def __init__(self, state: object, path: str = "") -> None:
         if not isinstance(state, dict):
             where = path or "state"
-            raise StateError(f"{where}: expected what state_dict() gives, but got {shown(state)}")
+            hint = ". Read the file with torch.load() first" if isinstance(state, str | os.PathLike) else ""
+            raise StateError(f"{where}: expected what state_dict() gives, but got {shown(state)}{hint}")
         self._state, self._path = state, path
 
     def path(self, name: str) -> str:

@@ -96,9 +96,9 @@ def check_version(state: object, path: str = "") -> StateFields:
     version = state.get("version") if isinstance(state, dict) else None
     if isinstance(state, dict) and version is None:
         raise StateError(
-            "version: expected what state_dict() of a loader gives, but got a dictionary with the keys "
-            f"{', '.join(map(shown, islice(state, 5)))}. If it is a whole checkpoint, give "
-            "the loader's part of it."
+            "version: expected what state_dict() of a loader gives, but got a dictionary with "
+            f"{'the keys ' + ', '.join(map(shown, islice(state, 5))) if state else 'no keys'}. "
+            "If it is a whole checkpoint, give the loader's part of it."
         )
     if type(version) is not int or version != _VERSION:
         raise StateError(

@@ -118,6 +118,10 @@ class ArrayImages(NativeImages):
     def label(self, index: int) -> int:
         return int(self._labels[self._check(index)])
 
+    def __repr__(self) -> str:
+        shape = " × ".join(map(str, self.images.shape[1:]))
+        return f"ArrayImages({len(self):,} images of {shape}, transform={self.transform!r})"
+
     def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
         """(image, label), given `uniforms` random numbers."""
         assert self._pipeline is not None

@@ -90,6 +90,8 @@ def _print(text: str, file: TextIO | None = None) -> None:
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; an unknown option is answered with the nearest known one."""
     parser = _parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.exit(MISUSED, parser.format_help())
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         first = unknown[0].partition("=")[0]
