@@ -1,6 +1,10 @@
 """Whether a dataset changes itself when it is asked is seen in its code, without running it."""
 
-from collections.abc import Callable, Iterator
+import csv
+import heapq
+import queue
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +12,7 @@ import pytest
 import torch
 import torch.utils.data
 
-from rekindle.core.self_changes import may_change_anything, may_change_itself
+from rekindle.core.self_changes import may_change_anything, may_read_on
 
 CALLS = 0
 SEEN: list[int] = []
@@ -19,7 +23,7 @@ class Held:
 
     def __init__(self) -> None:
         self.calls, self.seen, self.pool = 0, dict[int, int](), [1, 2, 3]
-        self.reader: Iterator[int] = iter(range(9))
+        self.file: Any = None
         self.inner = self
 
     def set_epoch(self, epoch: int) -> None:
@@ -47,8 +51,39 @@ def takes(self: Any, index: int) -> int:
     return int(self.pool.pop())
 
 
-def reads_on(self: Any, index: int) -> int:
-    return next(self.reader)
+def takes_by_another_name(self: Any, index: int) -> int:
+    pool = self.pool
+    return int(pool.pop())
+
+
+def takes_the_least(self: Any, index: int) -> int:
+    return int(heapq.heappop(self.pool))
+
+
+def counts_in_place(self: Any, index: int) -> int:
+    return int(self.count.add_(1))
+
+
+def counts_an_item(self: Any, index: int) -> int:
+    self.seen[index] += 1
+    return index
+
+
+def counts_in_two_steps(self: Any, index: int) -> int:
+    calls = self.calls
+    self.calls = calls + 1
+    return index
+
+
+def reads_on(self: Any, index: int) -> Any:
+    return self.file.readline()
+
+
+def reads_at_a_place(self: Any, index: int) -> Any:
+    if self.file is None:
+        self.file = Path(str(index)).open()  # noqa: SIM115 (It stays open.)
+    self.file.seek(index)
+    return self.file.readline()
 
 
 def sets_within(self: Any, index: int) -> int:
@@ -113,8 +148,10 @@ def adds(self: Any, index: int) -> Any:
     return image
 
 
-CHANGE = [counts, sets, remembers, takes, reads_on, sets_within, counts_globally, notes_globally]
-CHANGE += [calls_another, counting()]
+CHANGE = [counts, takes, takes_by_another_name, reads_on, counts_globally, notes_globally]
+CHANGE += [calls_another, counting(), counts_an_item, counts_in_two_steps]
+CHANGE += [takes_the_least, counts_in_place]
+SAME_AGAIN = [sets, sets_within, remembers, reads_at_a_place]
 
 
 def dataset(function: Callable[[Any, int], Any]) -> Any:
@@ -122,15 +159,39 @@ def dataset(function: Callable[[Any, int], Any]) -> Any:
 
 
 @pytest.mark.parametrize("function", CHANGE, ids=lambda one: one.__name__)
-def test_what_changes_a_dataset_is_seen(function: Callable[[Any, int], Any]) -> None:
-    assert may_change_itself(dataset(function))
-    assert may_change_itself(torch.utils.data.Subset(dataset(function), [0]))
+def test_who_cannot_be_asked_twice_is_seen(function: Callable[[Any, int], Any]) -> None:
+    assert may_read_on(dataset(function))
+    assert may_read_on(torch.utils.data.Subset(dataset(function), [0]))
     assert may_change_anything(function)
+
+
+@pytest.mark.parametrize("function", SAME_AGAIN, ids=lambda one: one.__name__)
+def test_what_is_kept_for_later_is_the_same_the_second_time(function: Callable[[Any, int], Any]) -> None:
+    assert not may_read_on(dataset(function))
+    assert may_change_anything(function)
+
+
+def test_who_holds_an_iterator_or_a_file_reads_on_unless_it_seeks(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("1\n2\n")
+    with open(tmp_path / "lines") as file:
+        for held in (
+            iter([1, 2]),
+            queue.SimpleQueue[int](),
+            csv.reader(["1"]),
+            zip([1], [2], strict=True),
+            file,
+        ):
+            reader = dataset(gives)
+            reader.rows = held
+            assert may_read_on(reader)
+        seeking = dataset(reads_at_a_place)
+        seeking.file = file
+        assert not may_read_on(seeking)
 
 
 @pytest.mark.parametrize("function", [gives, fills, builds, opens, adds], ids=lambda one: one.__name__)
 def test_what_is_made_for_the_sample_is_no_change(function: Callable[[Any, int], Any]) -> None:
-    assert not may_change_itself(dataset(function))
+    assert not may_read_on(dataset(function))
 
 
 def test_a_function_that_works_in_place_may_change_its_arguments() -> None:

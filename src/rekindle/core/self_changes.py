@@ -1,15 +1,20 @@
 """Whether code of a script may change what it gives next, or what it is given, as far as its bytecode shows.
 
 A reader that only goes forward, a counter, a pool that samples are taken from: who asks such a dataset twice
-for a sample loses one. And what a function has done to its arguments in place, it does twice if it is called
-twice. Code is looked at, never run, and that of libraries not at all.
+for a sample loses one. What is kept for later, a file opened at the first sample say, is the same the second
+time. And what a function has done to its arguments in place, it does twice if it is called twice. Code is
+looked at, never run, and that of libraries not at all.
 """
 
 from __future__ import annotations
 
 import dis
+import multiprocessing.queues
+import queue
+import re
 from collections.abc import Callable, Iterator
 from dis import Instruction
+from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 
 from rekindle.core.held_generators import near_objects
@@ -24,7 +29,12 @@ _CHANGING = frozenset(
         "seek", "send", "setdefault", "step", "update", "write",
     }
 )  # fmt: skip
-_CHANGING_FUNCTIONS = frozenset({"next", "setattr", "delattr"})
+_CHANGING_FUNCTIONS = frozenset({"next", "setattr", "delattr", "heappop", "heappushpop", "heapreplace"})
+_IN_PLACE = re.compile(r"[a-z]\w*[^_]_").fullmatch  # torch's methods that end with an underscore
+_QUEUES = (queue.Queue, queue.SimpleQueue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
+_SAME_AGAIN = frozenset({"add", "seek", "setdefault"})  # change something, but the second time nothing
+# In code that seeks, they start where they started.
+_READING = frozenset({"read", "readinto", "readline", "readlines"})
 _STORES_ITEM = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _STORES = _STORES_ITEM | {"STORE_ATTR", "DELETE_ATTR"}
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
@@ -38,9 +48,14 @@ _OPERATORS = frozenset(
 _Globals = dict[str, object]
 
 
-def may_change_itself(dataset: object) -> bool:
-    """Whether a dataset that is asked for a sample may change itself, or anything that is not the sample."""
-    return any(_changes_more_than_variables(one.__code__, one.__globals__) for one in _reached(dataset))
+def may_read_on(dataset: object) -> bool:
+    """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
+    functions = [*_reached(dataset)]
+    seeks = any("seek" in one.__code__.co_names for one in functions)
+    if not seeks and any(isinstance(value, (Iterator, *_QUEUES)) for _, value in near_objects(dataset)):
+        return True
+    harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
+    return any(_reads_on(one.__code__, one.__globals__, _CHANGING - harmless) for one in functions)
 
 
 def may_change_anything(function: object) -> bool:
@@ -77,29 +92,66 @@ def _within(code: CodeType, changes: Callable[[CodeType], bool]) -> bool:
 
 
 def _changes_anything(code: CodeType) -> bool:
-    if not (_CHANGING | _CHANGING_FUNCTIONS).isdisjoint(code.co_names):
+    if any(one in _CHANGING or one in _CHANGING_FUNCTIONS or _IN_PLACE(one) for one in code.co_names):
         return True
     if any(step.opname in _STORES or _stores_elsewhere(step, code) for step in dis.get_instructions(code)):
         return True
     return _within(code, _changes_anything)
 
 
-def _changes_more_than_variables(code: CodeType, names: _Globals) -> bool:
-    """The same, but for what is done to an object in a variable, which is taken for the function's own."""
+def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool:
+    """Whether code changes what it reads; an object in a variable is taken for the function's own."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+    held = _held_variables(steps, code)
     for number, step in enumerate(steps):
-        if _stores_elsewhere(step, code):
+        if _stores_elsewhere(step, code) or step.opname == "DELETE_ATTR":
             return True
-        if step.opname in ("STORE_ATTR", "DELETE_ATTR") and not _is_variable(steps[number - 1], code):
+        if step.opname == "STORE_ATTR" and _is_read(step.argval, steps[:number]):
             return True
-        if step.opname in _STORES_ITEM and _is_in_an_attribute(step, steps, code):
+        if step.opname in _STORES_ITEM and _is_in_an_attribute(step, steps, held) and _is_update(step, steps):
             return True
-        if step.argval in _CHANGING_FUNCTIONS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        is_attribute = step.opname in ("LOAD_METHOD", "LOAD_ATTR")
+        if step.argval in _CHANGING_FUNCTIONS and (
+            is_attribute or step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        ):
             return True
-        is_method = step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in _CHANGING
-        if is_method and _is_held(steps, number - 1, code, names):
+        is_changing = is_attribute and (step.argval in changing or _IN_PLACE(step.argval))
+        if is_changing and _is_held(steps, number - 1, held, names):
             return True
-    return _within(code, lambda one: _changes_more_than_variables(one, names))
+    return _within(code, lambda one: _reads_on(one, names, changing))
+
+
+def _held_variables(steps: list[Instruction], code: CodeType) -> frozenset[str]:
+    """Variables of what is not the function's own: `self`, as the first argument, and `pool = self.pool`."""
+    named = [
+        str(store.argval)
+        for load, store in pairwise(steps)
+        if load.opname == "LOAD_ATTR" and store.opname == "STORE_FAST"
+    ]
+    return frozenset([*code.co_varnames[: min(code.co_argcount, 1)], *named])
+
+
+def _is_read(attribute: object, steps: list[Instruction]) -> bool:
+    """Whether an attribute is read in these steps, other than to see whether it is None."""
+    return any(
+        step.opname == "LOAD_ATTR" and step.argval == attribute and not after.opname.endswith("NONE")
+        for step, after in pairwise([*steps, steps[-1]])
+    )
+
+
+def _is_update(step: Instruction, steps: list[Instruction]) -> bool:
+    """Whether what is stored there is made of what was there, as far as the line shows."""
+    if step.opname == "DELETE_SUBSCR":
+        return True
+    line = [
+        one
+        for one in steps
+        if one.positions and step.positions and one.positions.lineno == step.positions.lineno
+    ]
+    loaded = [one.argval for one in line if one.opname == "LOAD_ATTR"]
+    return len(loaded) > len({*loaded}) or any(
+        one.opname == "BINARY_OP" and one.argrepr.endswith("=") for one in line
+    )
 
 
 def _stores_elsewhere(step: Instruction, code: CodeType) -> bool:
@@ -107,13 +159,12 @@ def _stores_elsewhere(step: Instruction, code: CodeType) -> bool:
     return is_outer or step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
-def _is_variable(step: Instruction, code: CodeType) -> bool:
-    """Whether an object was loaded from a variable other than the first argument, `self` mostly."""
-    is_own = code.co_argcount > 0 and step.argval == code.co_varnames[0]
-    return step.opname.startswith("LOAD_FAST") and not is_own
+def _is_variable(step: Instruction, held: frozenset[str]) -> bool:
+    """Whether an object was loaded from a variable of the function's own."""
+    return step.opname.startswith("LOAD_FAST") and step.argval not in held
 
 
-def _is_in_an_attribute(step: Instruction, steps: list[Instruction], code: CodeType) -> bool:
+def _is_in_an_attribute(step: Instruction, steps: list[Instruction], held: frozenset[str]) -> bool:
     """Whether an item is stored in what is no variable: `self.seen[index] = …` has one start with `self`."""
     start = step.positions and (step.positions.lineno, step.positions.col_offset)
     loads = [
@@ -123,12 +174,12 @@ def _is_in_an_attribute(step: Instruction, steps: list[Instruction], code: CodeT
         and one.positions is not None
         and (one.positions.lineno, one.positions.col_offset) == start
     ]
-    return any(not one.opname.startswith("LOAD_FAST") or not _is_variable(one, code) for one in loads)
+    return any(not _is_variable(one, held) for one in loads)
 
 
-def _is_held(steps: list[Instruction], number: int, code: CodeType, names: _Globals) -> bool:
+def _is_held(steps: list[Instruction], number: int, held: frozenset[str], names: _Globals) -> bool:
     """Whether the object whose method is loaded next is no variable, no result of a call, and no module."""
-    if not steps[number].opname.startswith("LOAD_") or _is_variable(steps[number], code):
+    if not steps[number].opname.startswith("LOAD_") or _is_variable(steps[number], held):
         return False
     while number > 0 and steps[number].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         number -= 1

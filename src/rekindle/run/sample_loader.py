@@ -2,9 +2,10 @@
 
 Whether a dataset draws random numbers cannot be known beforehand. So the global ones are seeded for its first
 sample, which shows the ones it draws from; those are seeded for each sample from then on. If it draws from
-another later, that is seeded as well, and what was loaded without is recomputed; or taken as it is, where the
-dataset may change itself when it is asked, as a reader does that only goes forward. A dataset that draws
-nothing pays nothing, and one that draws pays for the generators that it uses.
+another later, that is seeded as well, and what was loaded without is recomputed. A dataset that must not be
+asked twice, a reader that only goes forward say, has all global ones seeded for each sample, and keeps what
+it drew first from one of its own. A dataset that draws nothing pays nothing, and one that draws pays for the
+generators that it uses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rekindle.core.held_generators import HeldGenerator, held_generators
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
-from rekindle.core.self_changes import may_change_anything, may_change_itself
+from rekindle.core.self_changes import may_change_anything, may_read_on
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
 from rekindle.run.collation import collate
@@ -333,9 +334,13 @@ class SampleLoader:
         if self._holders is not None:  # Not before: a `worker_init_fn` may put in other generators.
             self._held = held_generators(*self._holders)
             self._generators, self._holders = (*self._generators, *self._held), None
-            self._asks_again = not may_change_itself(self.dataset)
+            self._asks_again = not may_read_on(self.dataset)
             if self._once or not (self._asks_again or self._learns_at_first):
                 self._drawn_from = self._generators
+            elif not self._asks_again:
+                self._drawn_from = (
+                    GENERATORS  # Of those that it holds, it may draw once, for all that follows.
+                )
         with self._exclusive(self._generators):
             started = time.perf_counter()
             try:
