@@ -10,7 +10,14 @@ import types
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from rekindle.core.object_state import is_heap_type, is_installed_name, is_library, mro_of, vars_of
+from rekindle.core.object_state import (
+    HEAP_TYPE,
+    IN_LIBRARY,
+    is_installed_name,
+    is_library,
+    mro_of,
+    vars_of,
+)
 
 # A function that calls one of these, or a method of that name, may read a file.
 _READING = frozenset(
@@ -62,6 +69,7 @@ _HARMLESS = {
 }
 _module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+_flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 
 
 @cache
@@ -97,7 +105,7 @@ def _base_reads_files(base: type, is_looked_into: bool) -> bool:
     if vars_of(base).get("reads_files") is True:
         return True
     module = _module_of(base)
-    if is_heap_type(base) and not is_library(module):
+    if _flags_of(base) & HEAP_TYPE and not (type(module) is str and IN_LIBRARY[module]):
         return not is_looked_into
     return library_reads_files(module, _name_of(base))
 

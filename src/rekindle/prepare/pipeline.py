@@ -125,7 +125,7 @@ class Pipeline:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
         fuses_all = units and self._can_fuse and not self._after and not self._is_grey
         self._unit = self._unit_pipeline(tail, steps_on_tensors) if fuses_all else None
-        ready = self._unit_if_ready() is not None
+        ready = self._unit is not None and self._unit.is_ready()
         self._constants = (
             fused_kernel.USE_TABLE
             if ready
