@@ -138,9 +138,10 @@ def test_an_unchanged_source_is_resumed(
     tmp_path: Path, make: Callable[[Path, int], Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "x.tar"
-    stop_after_the_first_shard(make(tmp_path / "train", 1), target)
+    source = make(tmp_path / "train", 1)
+    stop_after_the_first_shard(source, target)
     monkeypatch.setattr(Workspace, "restart", lambda *_: pytest.fail("it started from the beginning"))
-    rk.pack(make(tmp_path / "train", 1), target, shards=2)
+    rk.pack(source, target, shards=2)
     assert stored(tmp_path / "x-*.tar") == samples(1)
 
 
