@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from rekindle.choose.importance import Uniform, write_hardness
+from rekindle.choose.importance.method import Planned
+from rekindle.choose.scores import Scores
 from rekindle.core.samples import Sample
 from rekindle.loader.dataloader import DataLoader
 
@@ -62,7 +64,7 @@ def train_proxy(
     step = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
     optimiser = step(model.parameters())
     training: DataLoader[Sample] = DataLoader(
-        dataset, batch_size, shuffle=True, seed=seed, importance=Uniform(), **loader
+        dataset, batch_size, shuffle=True, seed=seed, importance=_Forgotten(), **loader
     )
     model.train()
     for _ in range(epochs):
@@ -80,6 +82,16 @@ def train_proxy(
         model, DataLoader(dataset, batch_size, seed=seed, **loader), device, len(forgotten)
     )
     write_hardness(file, {"least_confidence": least_confidence, "entropy": entropy, "forgetting": forgotten})
+
+
+class _Forgotten(Uniform):
+    """All samples, of which it is kept how often each was forgotten."""
+
+    reads = frozenset({"correct", "forgotten"})
+
+    def plan(self, epoch: int, scores: Scores) -> Planned:
+        """All samples; beside `reads`, which is that of the class with the `plan`."""
+        return super().plan(epoch, scores)
 
 
 @torch.no_grad()
