@@ -223,6 +223,7 @@ CLAIMS = [
     ("docs/performance.md", "| `first_batch` | {} of", ".2f", ("first_batch", "first batch", "rekindle")),
     ("docs/performance.md", "| `memory`, one run | {} ·", ".2f", ("memory", "strings", "rekindle")),
     ("docs/performance.md", "· {}; torch's loader", ".2f", ("memory", "dicts", "rekindle")),
+    ("docs/performance.md", "| `overhead` | {} µs", ".0f", ("overhead", "JPEG", "rekindle")),
     ("docs/performance.md", "{}× (27", ".0f", ("peers", "in memory", "rekindle")),
 ]  # fmt: skip
 
