@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.utils.data
 
+import rekindle as rk
 from rekindle.core.self_changes import may_change_anything, may_read_on
 
 CALLS = 0
@@ -77,6 +78,14 @@ def counts_in_two_steps(self: Any, index: int) -> int:
 
 def reads_on(self: Any, index: int) -> Any:
     return self.file.readline()
+
+
+def reads_on_from_the_start_again(self: Any, index: int) -> Any:
+    line = self.file.readline()
+    if not line:
+        self.file.seek(0)
+        line = self.file.readline()
+    return line
 
 
 def reads_at_a_place(self: Any, index: int) -> Any:
@@ -150,7 +159,7 @@ def adds(self: Any, index: int) -> Any:
 
 CHANGE = [counts, takes, takes_by_another_name, reads_on, counts_globally, notes_globally]
 CHANGE += [calls_another, counting(), counts_an_item, counts_in_two_steps]
-CHANGE += [takes_the_least, counts_in_place]
+CHANGE += [takes_the_least, counts_in_place, reads_on_from_the_start_again]
 SAME_AGAIN = [sets, sets_within, remembers, reads_at_a_place]
 
 
@@ -187,6 +196,20 @@ def test_who_holds_an_iterator_or_a_file_reads_on_unless_it_seeks(tmp_path: Path
         seeking = dataset(reads_at_a_place)
         seeking.file = file
         assert not may_read_on(seeking)
+
+
+class Lazy:
+    """A proxy that must not be started by being looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+def test_what_a_dataset_holds_is_not_asked_for_its_attributes() -> None:
+    held = dataset(gives)
+    held.lazy = Lazy()
+    assert not may_read_on(held)
+    assert [int(one) for one in rk.DataLoader(held, sampler=[0, 2])] == [1, 3]
 
 
 @pytest.mark.parametrize("function", [gives, fills, builds, opens, adds], ids=lambda one: one.__name__)

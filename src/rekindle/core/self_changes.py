@@ -51,11 +51,18 @@ _Globals = dict[str, object]
 def may_read_on(dataset: object) -> bool:
     """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
     functions = [*_reached(dataset)]
-    seeks = any("seek" in one.__code__.co_names for one in functions)
-    if not seeks and any(isinstance(value, (Iterator, *_QUEUES)) for _, value in near_objects(dataset)):
+    seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
+    seeks = bool(seeking) and all(map(_seeks_first, seeking))
+    # By the type: `isinstance` asks the object for its `__class__`, which may run any code.
+    if not seeks and any(issubclass(type(value), (Iterator, *_QUEUES)) for _, value in near_objects(dataset)):
         return True
     harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
     return any(_reads_on(one.__code__, one.__globals__, _CHANGING - harmless) for one in functions)
+
+
+def _seeks_first(names: tuple[str, ...]) -> bool:
+    """Whether code seeks before it reads, by its names in the order of their use; else it starts over."""
+    return _READING.isdisjoint(names[: names.index("seek")])
 
 
 def may_change_anything(function: object) -> bool:

@@ -65,10 +65,10 @@ def is_compose(value: object) -> TypeGuard[ComposeLike]:
     Albumentations' Compose takes more than images, and RandomChoice and the like apply only some transforms.
     """
     kinds = type(value).__mro__
-    return (
-        isinstance(getattr(value, "transforms", None), list | tuple)
-        and any(kind.__name__ == "Compose" for kind in kinds)
+    return (  # By its class first: to ask any other object for an attribute may run any code.
+        any(kind.__name__ == "Compose" for kind in kinds)
         and not is_albumentations(value)
+        and isinstance(getattr(value, "transforms", None), list | tuple)
     )
 
 
