@@ -17,7 +17,7 @@ import rekindle as rk
 from clock import Clock
 from rekindle.run.bad_samples import BadSample
 
-STAGES = {"load", "collate", "ship", "wait", "consume", "idle"}
+STAGES = {"start", "load", "collate", "ship", "wait", "consume", "idle"}
 RUNNERS = {
     "inline": {},
     "processes": {"num_workers": 2, "executor": "processes"},
@@ -113,8 +113,45 @@ def test_every_stage_is_there_and_adds_up(runner, monkeypatch):
     assert seconds["consume"] == 2.0 * 7
     assert seconds["wait"] == (0.25 * 50 if runner == "inline" else 0)
     assert seconds["collate"] == seconds["idle"] == 0
-    # The training loop's time is spent waiting, receiving a batch, or on the batch.
-    assert seconds["wait"] + seconds["ship"] + seconds["consume"] == took
+    # The training loop's time is spent starting, waiting, receiving a batch, or on the batch.
+    assert seconds["start"] + seconds["wait"] + seconds["ship"] + seconds["consume"] == took
+
+
+def test_the_time_to_start_is_stated_by_itself(monkeypatch):
+    """Exactly, by a clock that moves when a pass begins, and while the loop is at work on a batch."""
+    clock = Clock()
+    clock.replace(monkeypatch)
+
+    class Slow(rk.DataLoader):
+        def _settings(self, order=None):
+            clock.advance(0 if order is None else 3.0)
+            return super()._settings(order)
+
+    loader = Slow(Numbers(), 8, seed=1)
+    for _ in loader:
+        clock.advance(2.0)
+        break  # The loop is done with the batch when it asks for the next pass.
+    pass_over(loader)
+    report = loader.report()
+    seconds = {name: stage.seconds for name, stage in report.stages.items()}
+    assert report.start_seconds == report.to_dict()["start_seconds"] == seconds["start"] == 6
+    assert (seconds["consume"], report.stages["consume"].calls, report.wait_share) == (2, 8, 0)
+    assert "started in 6.00 s" in " ".join(str(report).split())
+    assert "2 epochs" in next(line for line in str(report).splitlines() if "start:" in line)
+    texts = read_html(report.to_html())
+    assert {"6.00 s", "2 epochs"} <= {*texts["dd"], *texts["td"]}
+
+
+def test_what_was_loaded_ahead_is_explained():
+    report = report_on_bad_samples()
+    assert "ahead" not in str(report)
+    loads = dataclasses.replace(report.stages["load"], calls=66)
+    ahead = dataclasses.replace(report, stages=report.stages | {"load": loads})
+    line = "load: 16 samples more than yielded, loaded ahead for the next batches"
+    assert line in str(ahead).splitlines()
+    assert line in read_html(ahead.to_html())["p"]
+    replaced = dataclasses.replace(ahead, replaced_workers=1)
+    assert f"{line}, or again for a replaced worker" in " ".join(str(replaced).split())
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -238,7 +275,9 @@ def report_on_bad_samples():
 
 
 def test_the_page_stands_alone_and_shows_the_report():
-    texts = read_html(report_on_bad_samples().to_html())
+    page = report_on_bad_samples().to_html()
+    texts = read_html(page)
+    assert "prefers-color-scheme: dark" in page
     assert set(texts["th"]) >= STAGES
     figures = dict(zip(texts["dt"], texts["dd"], strict=True))
     assert (figures["samples"], figures["batches"]) == ("48", "7")
@@ -285,10 +324,6 @@ def test_a_notebook_gets_the_body_of_the_page():
     rules = [selector for rule in style.split("}")[:-1] for selector in rule.split("{")[0].split(",")]
     assert rules
     assert all(selector.strip().startswith(".rekindle-report") for selector in rules)
-
-
-def test_the_page_follows_the_colour_scheme():
-    assert "prefers-color-scheme: dark" in report_on_bad_samples().to_html()
 
 
 def test_a_report_prints_as_a_table():

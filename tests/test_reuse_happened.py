@@ -88,6 +88,13 @@ def test_samples_that_a_resumed_run_has_to_compute_again_are_fresh() -> None:
     resumed = load()
     resumed.load_state_dict(loader.state_dict())
     assert fresh_in(resumed, 1) == SIZE
+    reuse = resumed.report().reuse
+    assert reuse.was_empty
+    assert "recomputed 100%: the cache was empty after the resume; now it holds 100% of" in reuse.lines()[0]
+    assert "resume" not in loader.report().reuse.lines()[0]
+    loader.load_state_dict(loader.state_dict())
+    assert fresh_in(loader, 6) < 3 * SIZE
+    assert loader.report().reuse.to_dict()["cache_was_empty_after_resume"]
 
 
 def test_only_what_is_loaded_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

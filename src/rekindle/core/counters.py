@@ -51,10 +51,11 @@ class SampleCosts:
 class Counters:
     """All that a loader counts since it was constructed.
 
-    Seconds of `load`, `collate` and `idle` are the workers' own, added up over all of them; those of `wait`,
-    `ship` and `consume` are the training loop's.
+    Seconds of `load`, `collate` and `idle` are the workers' own, added up over all of them; those of `start`,
+    `wait`, `ship` and `consume` are the training loop's.
     """
 
+    start: Stage = field(default_factory=Stage)  # the training loop is within `iter()`
     load: Stage = field(default_factory=Stage)  # in the dataset
     collate: Stage = field(default_factory=Stage)  # from samples to the batch's memory
     ship: Stage = field(default_factory=Stage)  # from the batch's memory to tensors

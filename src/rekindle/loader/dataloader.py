@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -192,7 +193,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if self._epochs.sits_out:
             self._epochs.sits_out = False
             return iter(())
-        order = self._order
+        asked, order = time.perf_counter(), self._order
         if order != self._order_checked:
             self._follow(order)
         settings = self._settings(order)
@@ -200,7 +201,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if order.kind is OrderKind.ITERABLE and order.shard is not None:
             self._parts.to_load.set_epoch(epoch_of(self.dataset))  # A part of a stream is one of its own.
         position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
-        return self._epochs.start(settings, position, self._progress, self)
+        return self._epochs.start(settings, position, self._progress, self, asked)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter(loader)` that of `epoch`, which counts from 0: its order, its augmentation.
@@ -318,7 +319,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         found = self._parts.bad_samples.found
         seen = found[: len(found) - self._progress.unseen_bad]
         in_order = self.in_order or not self.num_workers
-        saved = checkpoint.save(self._identity(), position, seen, self._order, in_order=in_order)
+        saved = checkpoint.save(
+            checkpoint.identity(self._settings()), position, seen, self._order, in_order=in_order
+        )
         if self._parts.importance is not None:
             saved["importance_state"] = session_state.save(self._parts.importance)
         if is_hugging_face(self.dataset):
@@ -333,7 +336,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """
         settings, parts = self._settings(), self._parts
         saved = one_state(saved, settings, parts.to_load)
-        identity = self._identity()
+        identity: dict[str, Any] = checkpoint.identity(settings)
         if not self._seed_is_given:
             identity["seed"] = checkpoint.seed_of(saved)
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
@@ -353,10 +356,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._epochs.next_epoch, self._epochs.requested = position.epoch, None
         self.close()
         parts.reuse.resume(identity["seed"], identity["split"])
-
-    def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree with."""
-        return checkpoint.identity(self._settings())
 
     def _settings(self, order: LoaderOrder | None = None) -> LoaderSettings:
         """The arguments as they are now: torch lets scripts change most of them between epochs."""

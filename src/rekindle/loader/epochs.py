@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Collection, Sized
 from dataclasses import replace
@@ -18,6 +19,7 @@ from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 from rekindle.core.changes import Watched
+from rekindle.core.counters import Counters
 from rekindle.loader import dataset_state
 from rekindle.loader.epoch_iterator import EpochIterator, Progress
 from rekindle.loader.settings import LoaderSettings
@@ -44,9 +46,17 @@ class Epochs:
         self._awaits_feedback = False  # An epoch is over, and feedback on its last batch is still to come.
 
     def start(
-        self, settings: LoaderSettings, position: Position, progress: Progress, loader: Sized
+        self,
+        settings: LoaderSettings,
+        position: Position,
+        progress: Progress,
+        loader: Sized,
+        asked: float,
     ) -> EpochIterator:
-        """An iterator over the batches from a position on; it keeps the `loader` alive."""
+        """An iterator over the batches from a position on; it keeps the `loader` alive.
+
+        `asked` is when `iter()` was called.
+        """
         earlier = self._current() if self._current is not None else None
         if settings.persistent_workers and earlier is not None:
             earlier.detach()
@@ -86,6 +96,7 @@ class Epochs:
         self._current = weakref.ref(iterator)
         position.begun, progress.unseen_bad = True, 0
         progress.position, self.next_epoch = position, position.epoch + 1
+        _count_start(settings.counters, progress, asked)
         return iterator
 
     def _start_runner(self, settings: LoaderSettings, base_seed: int) -> Runner:
@@ -230,6 +241,15 @@ class Epochs:
             kept_seed = self._kept_worker_seed if settings.persistent_workers else None
             self._give_orders(settings, runner, Position(self.next_epoch), kept_seed or 0, kept_seed)
         self._idle.keep(runner, self.next_epoch, is_ahead=is_ahead)
+
+
+def _count_start(counters: Counters, progress: Progress, asked: float) -> None:
+    """Count the time since `iter()` was called; what came before it was work on the last batch."""
+    start, consume = counters.start, counters.consume  # Added here, as in `EpochIterator.__next__`.
+    if progress.yielded_at is not None:  # The loop has left an epoch early.
+        consume.calls, consume.seconds = consume.calls + 1, consume.seconds + asked - progress.yielded_at
+        progress.yielded_at = None
+    start.calls, start.seconds = start.calls + 1, start.seconds + time.perf_counter() - asked
 
 
 def _start_runner(settings: LoaderSettings, base_seed: int, watched: Watched | None) -> Runner:

@@ -34,6 +34,7 @@ class ReuseAccounting:
         self._dataset, self._reuse, self._seed = dataset, reuse, seed
         self._planning, self._redundant = planning, redundant
         self.store: Store | None = None  # the cache, as long as it is open
+        self.was_empty = False  # the cache that a resumed run began with
         self._views: ViewCounter | None = None
         self._samples = self._planned = self._recomputed = 0
         self._epoch = -1  # of the last batch
@@ -102,4 +103,5 @@ class ReuseAccounting:
             store=stats,
             expected=split.expected(epochs),
             counted=views.counted(),
+            was_empty=self.was_empty,
         )

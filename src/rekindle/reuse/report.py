@@ -16,9 +16,9 @@ class ReuseReport:
     """Reuse since the loader was made.
 
     `planned_share` of the samples were to be recomputed, `fresh_share` were: more, if the cache did not hold
-    all that it was asked for. `held_share` of the dataset is in it. `expected` is what the formulas predict
-    for as many epochs as there were; `counted` are the views of some samples, whose views were all hashed
-    (see `rekindle.reuse.view_counter`).
+    all that it was asked for, or was empty after a resume. `held_share` of the dataset is in it. `expected`
+    is what the formulas predict for as many epochs as there were; `counted` are the views of some samples,
+    whose views were all hashed (see `rekindle.reuse.view_counter`).
     """
 
     cure: str
@@ -31,6 +31,7 @@ class ReuseReport:
     store: StoreStats | None
     expected: Diversity | None
     counted: CountedViews | None
+    was_empty: bool = False  # after a resume
 
     def to_dict(self) -> dict[str, str | float | None]:
         """Plain data, fit for JSON."""
@@ -42,6 +43,7 @@ class ReuseReport:
             "fresh_share": self.fresh_share,
             "share_held": self.held_share,
             "share_that_fits": self.fits,
+            "cache_was_empty_after_resume": self.was_empty,
             "seconds_saved": self.seconds_saved,
             "cache_bytes": store.nbytes if store else 0,
             "cache_entries": store.entries if store else 0,
@@ -82,4 +84,7 @@ class ReuseReport:
         planned, happened = f"planned {self.planned_share:.0%}", f"recomputed {self.fresh_share:.0%}"
         if self.held_share is None or self.fresh_share < self.planned_share + _NOTICEABLE:
             return f"{planned}, {happened} of the samples"
-        return f"{planned}, {happened}: the cache holds {self.held_share:.0%} of the samples"
+        holds = f"holds {self.held_share:.0%} of the samples"
+        if not self.was_empty:
+            return f"{planned}, {happened}: the cache {holds}"
+        return f"{planned}, {happened}: the cache was empty after the resume; now it {holds}"

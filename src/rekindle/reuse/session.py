@@ -64,6 +64,7 @@ class ReuseSession:
         self._on_device = device_steps(dataset)
         self._looked_like: Look | None = None
         self._order_seed: int | None = None  # of the order, if it is not the seed of the views
+        self._resumes = False  # since a checkpoint was loaded, no cache was opened
 
     def order_by(self, seed: int | None) -> None:
         """Order samples by a seed of its own, that of a sampler; None: by that of the views."""
@@ -90,6 +91,8 @@ class ReuseSession:
                 self._opener.note_change()
             self._looked_like = looks_like
             self._use(self._split_and_cache())
+            if self._resumes and self.accounting.store is not None:
+                self._resumes, self.accounting.was_empty = False, not self.accounting.store.stats.entries
         elif not looks_like.is_complete:  # The first part may be a copy of a dataset that was changed since.
             self.worker_view = replace(self.worker_view, split=self._split.split())
 
@@ -147,6 +150,7 @@ class ReuseSession:
     def resume(self, seed: int, split: int | None) -> None:
         """Take over what a checkpoint says."""
         self.close()
+        self._resumes, self.accounting.was_empty = True, False
         self._seed, self._split.index = seed, split
         self.planning.follow(seed if self._order_seed is None else self._order_seed)
         if self.redundant is not None:

@@ -20,6 +20,7 @@ from rekindle.run.bad_samples import BadSample
 from rekindle.tune.report_page import PageContent, StageRow, fragment, page
 
 _STAGES = {
+    "start": "training loop waited in iter()",
     "load": "dataset: read, decode, augment",
     "collate": "samples into the batch's memory",
     "ship": "memory to tensors",
@@ -27,8 +28,8 @@ _STAGES = {
     "consume": "training loop worked on a batch",
     "idle": "workers had nothing to do",
 }
-_PER_SAMPLE = ("load", "collate")  # The others are counted by batches.
 _BATCHES = "batch", "batches"
+_COUNTED = {"start": ("epoch", "epochs"), "load": ("sample", "samples"), "collate": ("sample", "samples")}
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +37,8 @@ class Report:
     """Totals since the loader was made: prints as a table, renders in notebooks, exports to a dict or a page.
 
     Seconds of `load`, `collate` and `idle` are summed over all workers; the other stages are seconds of the
-    training loop. What a stage's `calls` count are samples for `load` and `collate`, batches for the others.
+    training loop. What a stage's `calls` count are epochs for `start`, samples for `load` and `collate`,
+    batches for the others. Workers load ahead, so `load` may have more samples than were yielded.
 
     Example:
         >>> import rekindle as rk
@@ -94,13 +96,18 @@ class Report:
         )
 
     @property
+    def start_seconds(self) -> float:
+        """How long the training loop waited for epochs to start, within `iter(loader)`."""
+        return self.stages["start"].seconds
+
+    @property
     def wait_seconds(self) -> float:
-        """How long the training loop waited for batches."""
+        """How long the training loop waited for batches, once an epoch had started."""
         return self.stages["wait"].seconds
 
     @property
     def wait_share(self) -> float:
-        """The fraction of the training loop's time that was spent waiting."""
+        """The fraction of the training loop's time that was spent waiting for batches; starting apart."""
         total = self.wait_seconds + self.stages["consume"].seconds
         return self.wait_seconds / total if total and self.batches else 0.0
 
@@ -122,6 +129,7 @@ class Report:
             "samples": self.samples,
             "batches": self.batches,
             "elapsed_seconds": self.elapsed_seconds,
+            "start_seconds": self.start_seconds,
             "wait_seconds": self.wait_seconds,
             "wait_share": self.wait_share,
             "workers": self.workers,
@@ -186,6 +194,7 @@ class Report:
         parts = [
             f"{_counted(self.samples, 'sample')} in {_counted(self.batches, *_BATCHES)}",
             f"{_counted(self.workers, 'worker')} ({self._who})",
+            f"started in {self.start_seconds:.2f} s",
             f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the training loop's time",
         ]
         if self.replaced_workers:
@@ -199,6 +208,7 @@ class Report:
             "samples": f"{self.samples:,}",
             "batches": f"{self.batches:,}",
             f"workers ({self._who})": f"{self.workers}",
+            "starting": f"{self.start_seconds:.2f} s",
             "waiting for batches": f"{self.wait_seconds:.2f} s",
             "of the training loop's time": f"{self.wait_share:.0%}",
         }
@@ -208,7 +218,8 @@ class Report:
 
     def _notes(self) -> list[str]:
         """What there is to report beside the table."""
-        notes = [] if self.native is None else [f'native="auto": {self.native}']
+        notes = self._loaded_ahead()
+        notes += [] if self.native is None else [f'native="auto": {self.native}']
         notes += [] if self.reuse is None else self.reuse.lines()
         sections = {"importance": self.importance, "redundancy": self.redundancy}
         for title, values in sections.items():
@@ -216,12 +227,23 @@ class Report:
                 notes.append(f"{title}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
         return list(map(printable, notes))
 
+    def _loaded_ahead(self) -> list[str]:
+        """Why more samples were loaded than yielded, if they were."""
+        loaded = self.stages["load"].calls
+        more = loaded - self.samples - len(self.bad_samples)
+        if more <= 0:
+            return []
+        again = ", or again for a replaced worker" if self.replaced_workers else ""
+        return [
+            f"load: {_counted(more, 'sample')} more than yielded, loaded ahead for the next batches{again}"
+        ]
+
     def _rows(self) -> list[StageRow]:
         return [
             StageRow(
                 name,
                 _STAGES[name],
-                _counted(stage.calls, "sample") if name in _PER_SAMPLE else _counted(stage.calls, *_BATCHES),
+                _counted(stage.calls, *_COUNTED.get(name, _BATCHES)),
                 f"{stage.seconds:.3f}",
                 f"{stage.nbytes / 1e6:,.1f}" if stage.nbytes else "",
             )
