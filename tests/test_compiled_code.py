@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import rekindle as rk
 import warm_python
 from rekindle.choose import refurbish_kernel
-from rekindle.core import compiled_code, compiled_rng, counter_rng
+from rekindle.core import compiled_code, compiled_rng, counter_rng, patience
 from rekindle.prepare import fused_kernel, unit_kernel
 from rekindle.prepare.decode import raw_units
 from rekindle.prepare.steps import antialiased_resize
@@ -126,14 +126,36 @@ assert "numba" not in sys.modules
     assert ended.returncode == 0, ended.stderr
 
 
-def test_what_takes_long_to_compile_is_told_once(capfd, monkeypatch):
-    patience = compiled_code._Patience()
-    monkeypatch.setattr(compiled_code, "_TELL_AFTER", 0.0)
-    for _ in range(2):
-        patience.start()
-        patience._timer.join()
-        patience.stop()
-    assert capfd.readouterr().err == "rekindle: compiling kernels, once on this machine\n"
+def test_what_takes_long_at_the_start_is_told_once(capfd, monkeypatch):
+    waits = patience.Patience()
+    for allowed in (60.0, 0.0, 0.0):  # seconds
+        monkeypatch.setattr(patience, "_TELL_AFTER", allowed)
+        with waits.during("loading kernels"):
+            if not allowed:
+                waits._timer.join()
+            with waits.during("compiling kernels"):
+                if not allowed:
+                    waits._timer.join()
+    assert capfd.readouterr().err == "rekindle: loading kernels\nrekindle: compiling kernels\n"
+
+
+def test_the_user_is_told_what_a_first_start_loads_and_compiles(tmp_path):
+    script = """
+import rekindle.core.patience as patience
+patience._TELL_AFTER = 0.0
+from rekindle.core.compiled_code import kernel
+from rekindle.choose import refurbish_kernel
+from rekindle.core.compiler import numba
+def double(number):
+    return 2 * number
+assert kernel(lambda: numba.int64(numba.int64))(double)()(21) == 42
+"""
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    ended = warm_python.run(str(tmp_path / "script.py"))
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stderr.splitlines()
+    assert lines[0] == "rekindle: loading numba, which runs compiled kernels"
+    assert lines[-1] == "rekindle: compiling kernels, once on this machine"
 
 
 def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, monkeypatch):
@@ -147,14 +169,14 @@ def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, 
         return real(*arguments, **options)
 
     monkeypatch.setattr(numba, "njit", refuses)
-    monkeypatch.setattr(compiled_code, "_patience", compiled_code._Patience())
+    monkeypatch.setattr(compiled_code, "_kept", compiled_code._Kept())
 
     @compiled_code.kernel(lambda: numba.int64(numba.int64))
     def double(number):
         return 2 * number
 
     assert double()(21) == 42
-    assert compiled_code._patience.kept is False
+    assert not compiled_code.keeps_compiled_code()
     assert double() is double()
 
 

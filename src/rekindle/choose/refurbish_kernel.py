@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
-from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba
 from rekindle.core.keyed_permutation import KeyedPermutation
 from rekindle.core.permutation_kernel import (
     WITHIN_KERNELS,

@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,14 +19,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rekindle.core.ownership import is_trusted
+from rekindle.core.patience import PATIENCE
 from rekindle.errors import ArgumentError
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
 
 Function = TypeVar("Function", bound=Callable[..., object])
-
-_TELL_AFTER = 2.0  # seconds in total that a process compiles silently
 
 
 def check_compiled_code() -> None:
@@ -83,6 +81,10 @@ class _Loading(threading.local):
     only = False  # Nothing is to be compiled.
 
 
+class _Kept:
+    compiled = True  # There is a folder for what is compiled.
+
+
 @contextmanager
 def only_loading() -> Iterator[None]:
     """Kernels that this thread asks for are loaded from disk; NotCompiledError if one is not there yet."""
@@ -95,18 +97,18 @@ def only_loading() -> Iterator[None]:
 
 def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, object]) -> Function:
     check_compiled_code()
-    import numba
-    from numba.core import event
+    from rekindle.core.compiler import event, numba
 
     _name_by_sources(function)
     settings: dict[str, Any] = {"nogil": True, **options}
-    with event.install_listener("numba:compile", _listener()):  # which is not told of what is loaded
+    # The listener is not told of what is loaded from disk.
+    with event.install_listener("numba:compile", _listener()), PATIENCE.during("loading compiled kernels"):
         try:
             compiled: Any = numba.njit(signature(), cache=True, **settings)(function)
         except RuntimeError as error:
             if "no locator available" not in str(error):
                 raise
-            _patience.kept = False  # Neither the folder of the package nor the user's can be written to.
+            _kept.compiled = False  # Neither the folder of the package nor the user's can be written to.
             if _loading.only:
                 raise NotCompiledError from error
             compiled = numba.njit(signature(), **settings)(function)
@@ -116,7 +118,7 @@ def _compile(function: Function, signature: Callable[[], Signature], options: di
 
 def keeps_compiled_code() -> bool:
     """Whether what is compiled is found by other processes, as far as is known."""
-    return _patience.kept
+    return _kept.compiled
 
 
 def _name_by_sources(function: Any) -> None:
@@ -161,53 +163,23 @@ def _listener() -> Any:
         def on_start(self, event: object) -> None:
             if _loading.only:
                 raise NotCompiledError
-            _patience.start()
+            how_often = (
+                "once on this machine"
+                if _kept.compiled
+                else "at every start, since no folder can be written to: set NUMBA_CACHE_DIR to one"
+            )
+            PATIENCE.start(f"compiling kernels, {how_often}")
 
         def on_end(self, event: object) -> None:
-            _patience.stop()
+            if not _loading.only:  # else it did not start
+                PATIENCE.stop()
 
     return Compilations()
 
 
-class _Patience:
-    """How long this process has spent on compiling, and whether the user was told why it takes so long."""
-
-    def __init__(self) -> None:
-        self.kept = True  # There is a folder for what is compiled.
-        self._spent, self._started, self._told = 0.0, 0.0, False
-        self._within = 0  # A kernel's functions are compiled while it is.
-        self._timer = threading.Timer(0, self._tell)
-
-    def start(self) -> None:
-        """Something is being compiled from now on."""
-        self._within += 1
-        if self._within == 1 and not self._told:
-            self._started = time.monotonic()
-            self._timer = threading.Timer(max(0.0, _TELL_AFTER - self._spent), self._tell)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def stop(self) -> None:
-        """It is compiled."""
-        self._within -= 1
-        if not self._within:
-            self._timer.cancel()
-            self._spent += time.monotonic() - self._started
-
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
-            how_often = (
-                "once on this machine"
-                if self.kept
-                else "at every start, since no folder can be written to: set NUMBA_CACHE_DIR to one"
-            )
-            print(f"rekindle: compiling kernels, {how_often}", file=sys.stderr, flush=True)
-
-
 _compiling = threading.RLock()
 _loading = _Loading()
-_patience = _Patience()
+_kept = _Kept()
 
 
 def _forget_other_threads() -> None:

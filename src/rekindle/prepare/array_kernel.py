@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numba
 import numpy as np
-from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba
 from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
 

@@ -14,12 +14,11 @@ import threading
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-import numba
 import numpy as np
-from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba
 from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan

@@ -6,17 +6,13 @@ Numba takes about a second to compile them, once on a machine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba
 from rekindle.core.permutation_kernel import WITHIN_KERNELS
-
-if TYPE_CHECKING:
-    from numba.core.typing.templates import Signature
 
 check_compiled_code()
 

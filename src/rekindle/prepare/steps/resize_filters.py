@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
-from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba
 
 check_compiled_code()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code
+from rekindle.core.compiler import numba
 
 check_compiled_code()
 

@@ -1,0 +1,59 @@
+"""Tells the user, in a line on stderr, what it is that a start takes so long for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TELL_AFTER = 2.0  # seconds in total that a process does such things silently
+
+
+class Patience:
+    """How long this process has done what takes long at a start, and what of it the user was told."""
+
+    def __init__(self) -> None:
+        self._spent, self._started = 0.0, 0.0
+        self._doing: list[str] = []  # A kernel is compiled while another one is loaded.
+        self._told: set[str] = set()
+        self._timer = threading.Timer(0, self._tell)
+
+    def start(self, doing: str) -> None:
+        """Something is being done from now on; `stop` ends it."""
+        if not self._doing:
+            self._started = time.monotonic()
+        self._doing.append(doing)
+        if doing not in self._told:
+            self._timer.cancel()
+            spent = self._spent + time.monotonic() - self._started
+            self._timer = threading.Timer(max(0.0, _TELL_AFTER - spent), self._tell)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """What was started last is done."""
+        self._doing.pop()
+        if not self._doing:
+            self._timer.cancel()
+            self._spent += time.monotonic() - self._started
+
+    @contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """The user is told if what is done meanwhile takes long."""
+        self.start(doing)
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def _tell(self) -> None:
+        doing = self._doing[-1:]
+        if doing and doing[0] not in self._told:
+            self._told.update(doing)
+            self._spent, self._started = 0.0, time.monotonic()
+            print(f"rekindle: {doing[0]}", file=sys.stderr, flush=True)
+
+
+PATIENCE = Patience()
