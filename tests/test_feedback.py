@@ -1,5 +1,6 @@
 """What the training loop reports arrives at the right samples, whatever it is and however it comes."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -140,10 +141,14 @@ def test_ids_name_the_samples_that_are_meant():
     assert scores_after(make_loader(), report).loss == pytest.approx(LOSSES.numpy())
 
 
-def test_feedback_without_importance_does_nothing():
+def test_feedback_without_importance_warns_once_of_the_line_that_calls_it():
     loader = rk.DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=10)
-    for _ in loader:
-        loader.feedback(LOSSES[:3])
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        for _ in loader:
+            loader.feedback(LOSSES[:3])
+    [warning] = caught
+    assert "no importance=" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_a_substitutes_feedback_is_its_own_and_a_bad_sample_keeps_its_score():

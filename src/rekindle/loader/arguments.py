@@ -222,6 +222,15 @@ def check_reuse(
         )
 
 
+def warn_of_feedback(*, stacklevel: int) -> None:
+    """Warn that feedback reaches nobody: for the line that called the loader's method, as above."""
+    warnings.warn(
+        "loader.feedback() does nothing here, since the loader has no importance=. Give it a method, such as "
+        "importance=rk.InfoBatch(…); where that is optional, call it only if loader.importance is not None.",
+        stacklevel=stacklevel + 1,
+    )
+
+
 def check_echoed_state(reuse: Echo, dataset: object, order: OrderKind) -> None:
     """StateError if a dataset has a state of its own that goes on from epoch to epoch beneath its echoes."""
     if order is OrderKind.ITERABLE and is_stateful(dataset):

@@ -257,7 +257,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         targets: torch.Tensor | None = None,
         ids: torch.Tensor | None = None,
     ) -> None:
-        """Report to `importance=` how the model did on the batch just yielded; without it, do nothing.
+        """Report to `importance=` how the model did on the batch just yielded; without it, warn once.
 
         Args:
             losses: One a sample, unweighted (of more dimensions, their mean counts), on any device.
@@ -270,6 +270,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         importance, last = self._parts.importance, self._progress.current
         if importance is not None:
             importance.report_feedback(None if last is None else yielded(last), losses, logits, targets, ids)
+        elif not self._progress.has_warned_of_feedback:
+            self._progress.has_warned_of_feedback = True
+            arguments.warn_of_feedback(stacklevel=2)
 
     def close(self) -> None:
         """End the workers now and not when the loader goes; an epoch that goes on ends with them.

@@ -34,6 +34,7 @@ class Progress:
     unseen_bad: int = 0  # bad samples, the last found, of a batch that is not yielded yet
     yielded_at: float | None = None  # when that was, as long as the training loop is at work on it
     has_warned: bool = False  # that the state of a dataset cannot be saved
+    has_warned_of_feedback: bool = False  # that nobody learns from it
     # Where a framework asks for batches before the training loop does: those that it has, in order, and the
     # one that the training loop has.
     read_ahead: deque[SlotBatch | CollatedBatch] | None = None
