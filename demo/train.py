@@ -88,6 +88,8 @@ def train(row: Row, recipe: Recipe, epochs: int, console: Console) -> Result:
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=epochs * len(loader))
     waiting = Waiting()
+    if not console.is_terminal:
+        console.print(f"{row.name}: {epochs} epochs of {len(loader)} batches", markup=False)
     with progress_bar(console) as bar:
         task = bar.add_task(row.name, total=epochs * len(loader), loss=math.nan)
         start = time.perf_counter()
@@ -212,6 +214,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="rekindle-demo-") as scratch:
         recipe = Recipe(data, Path(scratch))
+        console.print("reading the images once, and packing them, before anything is timed")
         warm_up(data, recipe)
         results = [train(row, recipe, options.epochs, console) for row in ROWS]
     console.print(table(results, title="Training speed, and accuracy on the validation images"))
