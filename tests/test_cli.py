@@ -163,6 +163,30 @@ def test_mistakes_are_answered_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_missing_package_is_no_misuse(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    assert main(["pack", str(images), str(tmp_path / "x.lmdb")]) == 1
+    assert "pip install 'rekindle[lmdb]'" in capsys.readouterr().err
+    with pytest.raises(ImportError):
+        rk.pack(images, tmp_path / "x.lmdb")
+
+
+def test_packing_says_if_there_are_no_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (4, 3)).save(tmp_path / "photos" / "0.png")
+    assert main(["pack", str(tmp_path / "photos"), str(tmp_path / "x.tar")]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("rekindle: 1 of 1 samples have no label")
+    assert "--labels FILE" in said
+    assert rk.open(tmp_path / "x.tar").targets == [-1]
+    (tmp_path / "labels.csv").write_text("0.png,cat\n", encoding="utf-8")
+    labels = ["--labels", str(tmp_path / "labels.csv")]
+    assert main(["pack", str(tmp_path / "photos"), str(tmp_path / "y.tar"), *labels]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([])

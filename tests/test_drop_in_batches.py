@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.utils.data
+from PIL import Image
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -84,6 +85,16 @@ def test_ragged_samples_raise_torchs_kind_of_error_that_says_what_to_add(num_wor
         list(Torch(Ragged(), batch_size=2, num_workers=num_workers))
     with pytest.raises(RuntimeError, match=r"differ in shape: \(1,\) first, \(2,\) in row 1.*collate_fn"):
         list(rk.DataLoader(Ragged(), batch_size=2, num_workers=num_workers))
+
+
+@WORKERS
+def test_pillow_images_raise_torchs_kind_of_error_that_says_what_to_add(num_workers):
+    images = [(Image.new("RGB", (4, 3)), 0), (Image.new("RGB", (4, 3)), 1)]
+    for samples in (images, [{"image": image} for image, _ in images]):
+        with pytest.raises(TypeError):
+            list(Torch(samples, batch_size=2))
+        with pytest.raises(rk.PillowSamplesError, match=r"a transform that ends in a tensor.*ToTensor"):
+            list(rk.DataLoader(samples, batch_size=2, num_workers=num_workers))
 
 
 @WORKERS

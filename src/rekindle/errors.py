@@ -2,6 +2,7 @@
 
 RekindleError
 ├── ArgumentError (ValueError)      an argument that cannot work, found at construction
+│   └── MissingPackageError (ImportError)  it needs a package that is not installed
 ├── StateError (ValueError)         a saved state that belongs to another loader
 ├── FeedbackError (RuntimeError)    `importance=` without the feedback that it learns from
 ├── WorkerError (RuntimeError)      workers die and replacing them does not help
@@ -15,6 +16,7 @@ RekindleError
 │   ├── DecodeError                 an image that is broken, cut off or too large
 │   └── FormatError                 a packed file that is damaged; names the file and the offset
 ├── UnequalSamplesError (RuntimeError)  samples of different shapes, which cannot be stacked to a batch
+├── PillowSamplesError (TypeError)  samples that are Pillow images, which cannot be stacked to a batch
 ├── OpenFilesError (OSError)        too many files are open
 └── OutOfMemoryError (MemoryError)  the batches in flight do not fit into memory
 
@@ -29,6 +31,10 @@ class RekindleError(Exception):
 
 class ArgumentError(RekindleError, ValueError):
     """An argument that cannot work, found when the loader is made."""
+
+
+class MissingPackageError(ArgumentError, ImportError):
+    """What was asked for needs a package that is not installed; the message has the command to install it."""
 
 
 class StateError(RekindleError, ValueError):
@@ -89,3 +95,7 @@ class OpenFilesError(RekindleError, OSError):
 
 class UnequalSamplesError(RekindleError, RuntimeError):
     """Samples of one batch differ in shape, so that they cannot be stacked."""
+
+
+class PillowSamplesError(RekindleError, TypeError):
+    """Samples are Pillow images, which have to become tensors before they can be stacked."""

@@ -6,16 +6,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch.utils.data import default_collate
 
 from rekindle.core.samples import Batch, Collate, Sample
-from rekindle.errors import UnequalSamplesError
+from rekindle.errors import PillowSamplesError, UnequalSamplesError
 
 
 def collate(function: Collate, samples: Sample) -> Batch:
-    """What the function makes of samples; UnequalSamplesError if torch's own finds that shapes differ."""
+    """What the function makes of samples.
+
+    UnequalSamplesError if torch's own finds that shapes differ, PillowSamplesError if it is given images.
+    """
     try:
         return function(samples)
+    except TypeError as error:
+        if function is not default_collate or not _holds_images(samples):
+            raise
+        raise PillowSamplesError(
+            "the samples are Pillow images, which cannot be stacked to a batch. Give the dataset a transform "
+            "that ends in a tensor of one size, such as Compose([RandomResizedCrop(224), ToTensor()]) of "
+            "torchvision.transforms; or give a collate_fn= that converts them."
+        ) from error
     except RuntimeError as error:
         unequal = _unequal(samples) if function is default_collate and isinstance(samples, list) else None
         if unequal is None:
@@ -25,6 +37,15 @@ def collate(function: Collate, samples: Sample) -> Batch:
             "images one size, such as Resize((224, 224)), RandomResizedCrop(224) or CenterCrop(224) "
             "(Resize(224) sets the shorter side only); or give a collate_fn= that pads or lists them."
         ) from error
+
+
+def _holds_images(value: Sample) -> bool:
+    """Whether there are Pillow images among these samples, or within them."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_images, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_images, value))
+    return isinstance(value, Image)
 
 
 def _unequal(values: Sequence[Sample], where: str = "") -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rekindle.core.printable import printable, printable_lines
 from rekindle.core.progress import format_bytes
-from rekindle.errors import ArgumentError, RekindleError
+from rekindle.errors import ArgumentError, MissingPackageError, RekindleError
 
 if TYPE_CHECKING:
     from rekindle.fetch.source import Source
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ArgumentError as error:
-        return _fail(error, MISUSED)
+        return _fail(error, FAILED if isinstance(error, MissingPackageError) else MISUSED)
     except (RekindleError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # `rekindle info … | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -200,9 +200,16 @@ def _open(parsed: argparse.Namespace) -> Source:
 def _pack(parsed: argparse.Namespace) -> int:
     from rekindle.tools.pack import pack
 
-    started = time.monotonic()
+    source, started = _open(parsed), time.monotonic()
+    unlabelled = sum(target < 0 for target in source.targets)
+    if unlabelled:  # Before hours of work, not after.
+        _print(
+            f"rekindle: {unlabelled:,} of {len(source):,} samples have no label, and will be loaded with -1. "
+            "Give --labels FILE, a CSV or JSON file of names and labels, or make a folder for each class.",
+            file=sys.stderr,
+        )
     done = pack(
-        _open(parsed),
+        source,
         parsed.target,
         resize=parsed.resize,
         quality=parsed.quality,

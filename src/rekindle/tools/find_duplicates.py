@@ -19,7 +19,7 @@ from rekindle.core.available_cores import available_cores
 from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.core.progress import progress_bar
 from rekindle.core.samples import Sample
-from rekindle.errors import ArgumentError, DataError
+from rekindle.errors import ArgumentError, DataError, MissingPackageError
 from rekindle.loader.dataloader import DataLoader
 from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.tools.rgb_dataset import MapDataset, RgbDataset
@@ -140,7 +140,7 @@ def _checked(threshold: float | None, embed: object, metric: str) -> float:
 def _require(*libraries: str) -> None:
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
-        raise ArgumentError(
+        raise MissingPackageError(
             f"near-duplicates are found with {', '.join(libraries)}, but {missing[0]} is not installed. "
             "Run: pip install 'rekindle[dedupe]'"
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.core.interrupts import is_interrupt
-from rekindle.errors import ArgumentError, RemoteError
+from rekindle.errors import ArgumentError, MissingPackageError, RemoteError
 from rekindle.fetch.remote.range_requests import CHANGED, read_http, read_s3, without_keys_for_others
 from rekindle.fetch.remote.redact import secrets_of, shown_cause, text_without_secrets, without_secrets
 from rekindle.fetch.remote.retry import RetryPolicy, with_retries
@@ -139,6 +139,7 @@ class RemoteStore:
         return opened
 
     def _connect(self) -> tuple[AbstractFileSystem, str]:
+        kind = ArgumentError
         try:
             import fsspec
 
@@ -154,14 +155,14 @@ class RemoteStore:
             protocol = re.split("://|::", self.url)[0]
             extra = _EXTRAS.get(protocol)
             install = f"pip install 'rekindle[{extra}]'" if extra else "see fsspec's list of file systems"
-            problem = f"{self.name!r} needs another package ({error}): {install}"
+            problem, kind = f"{self.name!r} needs another package ({error}): {install}", MissingPackageError
             cause: BaseException | None = error
         except (ValueError, TypeError) as error:
             why = text_without_secrets(str(error), self._secrets)
             problem, cause = f"cannot open {self.name!r}: {why}", shown_cause(error, self._secrets)
         else:
             return system, str(path)
-        raise ArgumentError(problem) from cause
+        raise kind(problem) from cause
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_by_process": {}}

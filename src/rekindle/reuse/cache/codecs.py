@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rekindle.core.given_numbers import integer_of
-from rekindle.errors import ArgumentError
+from rekindle.errors import ArgumentError, MissingPackageError
 from rekindle.prepare.rgb import is_rgb
 from rekindle.reuse.cache.deserialization import decode
 from rekindle.reuse.cache.dtype_text import Json
@@ -191,7 +191,7 @@ def _library(name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ArgumentError(
+        raise MissingPackageError(
             f"codec={name!r} needs a library that is not installed: pip install 'rekindle[compression]'."
         ) from error
 

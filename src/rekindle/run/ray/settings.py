@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.given_numbers import integer_of
-from rekindle.errors import ArgumentError
+from rekindle.errors import ArgumentError, MissingPackageError
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,6 @@ def _is_amount(value: object) -> bool:
 
 
 def check_installed() -> None:
-    """ArgumentError if the package is not there."""
+    """MissingPackageError if the package is not there."""
     if importlib.util.find_spec("ray") is None:
-        raise ArgumentError("executor=Ray(…) needs the package ray: pip install 'rekindle[ray]'.")
+        raise MissingPackageError("executor=Ray(…) needs the package ray: pip install 'rekindle[ray]'.")

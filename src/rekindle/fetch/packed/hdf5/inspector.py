@@ -20,7 +20,7 @@ from rekindle.core.directory import temporary_directory
 from rekindle.core.json_input import parse_json
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.core.memfd import anonymous_file
-from rekindle.errors import ArgumentError, FormatError
+from rekindle.errors import ArgumentError, FormatError, MissingPackageError
 from rekindle.fetch.byte_files import ByteReader
 from rekindle.fetch.packed.hdf5.inspector_messages import READY, Answer, Request, checked_answer
 from rekindle.fetch.packed.record_index import IndexSettings
@@ -40,7 +40,7 @@ class Inspector:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         if importlib.util.find_spec("h5py") is None:
-            raise ArgumentError("HDF5 files need h5py: pip install 'rekindle[hdf5]'.")
+            raise MissingPackageError("HDF5 files need h5py: pip install 'rekindle[hdf5]'.")
 
     def inspect(
         self, file: ByteReader, settings: IndexSettings, limits: Limits = DEFAULT_LIMITS

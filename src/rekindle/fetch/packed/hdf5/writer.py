@@ -13,7 +13,7 @@ import numpy as np
 
 from rekindle.core.atomic_file import AtomicFile
 from rekindle.core.directory import Directory
-from rekindle.errors import ArgumentError
+from rekindle.errors import MissingPackageError
 from rekindle.fetch.packed.writers import Writable, as_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class Hdf5Writer:
         try:
             import h5py
         except ImportError:
-            raise ArgumentError("writing HDF5 files needs h5py: pip install 'rekindle[hdf5]'.") from None
+            raise MissingPackageError(
+                "writing HDF5 files needs h5py: pip install 'rekindle[hdf5]'."
+            ) from None
         self._target = AtomicFile(path, directory=directory)
         self._disk = _Disk(self._target.file.fileno())
         self._file = h5py.File(self._disk, "w")

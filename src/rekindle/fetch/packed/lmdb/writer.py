@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rekindle.core.atomic_file import AtomicFolder
 from rekindle.core.directory import OUTPUT, Directory
-from rekindle.errors import ArgumentError
+from rekindle.errors import MissingPackageError
 from rekindle.fetch.image_signatures import SIGNATURES
 from rekindle.fetch.packed.lmdb.index import CLASSES
 from rekindle.fetch.packed.protobuf import encode_bytes, encode_integer
@@ -42,7 +42,9 @@ class LmdbWriter:
         try:
             import lmdb
         except ImportError:
-            raise ArgumentError("writing LMDB files needs lmdb: pip install 'rekindle[lmdb]'.") from None
+            raise MissingPackageError(
+                "writing LMDB files needs lmdb: pip install 'rekindle[lmdb]'."
+            ) from None
         self._target = AtomicFolder(path, directory=directory, files=FILES)
         self._size = _MAP_SIZE
         self._map_full: type[Exception] = lmdb.MapFullError

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
-from rekindle.errors import ArgumentError, FormatError
+from rekindle.errors import ArgumentError, FormatError, MissingPackageError
 from rekindle.fetch.byte_files import ByteReader, truncated
 from rekindle.fetch.bytes_array import BytesArray
 from rekindle.fetch.packed.protobuf import BYTES, VARINT, fields, signed, varint
@@ -126,7 +126,7 @@ def _checksum_function() -> Callable[[bytes | memoryview], int]:
     try:
         import google_crc32c
     except ImportError:
-        raise ArgumentError(
+        raise MissingPackageError(
             "the checksums of TFRecord files need google-crc32c: pip install 'rekindle[tfrecord]', or give "
             "verify=False."
         ) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rekindle.core.atomic_file import AtomicFile
 from rekindle.core.directory import Directory
-from rekindle.errors import ArgumentError
+from rekindle.errors import MissingPackageError
 from rekindle.fetch.image_signatures import image_format
 from rekindle.fetch.packed.protobuf import encode_bytes, encode_varint
 from rekindle.fetch.packed.tfrecord.index import (
@@ -30,7 +30,7 @@ class TfrecordWriter:
         try:
             import google_crc32c
         except ImportError:
-            raise ArgumentError(
+            raise MissingPackageError(
                 "writing TFRecord files needs google-crc32c: pip install 'rekindle[tfrecord]'."
             ) from None
         self._checksum = google_crc32c.value
