@@ -1,9 +1,13 @@
 """A dataset is asked once for each sample, also where one fails: an error is never hidden by another try."""
 
+import functools
+import itertools
+import os
 import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -96,6 +100,58 @@ def test_a_reader_loses_no_record_whenever_it_turns_out_that_it_draws(
         Torch(theirs, batch_size, collate_fn=torch.tensor)
     )
     assert ours.asked == theirs.asked
+
+
+class Ticks(Dataset[int]):
+    """Records of a reader of any kind; draws from some record on, maybe with a generator of its own."""
+
+    def __init__(
+        self, source: Any, take: Callable[[Any], int], generator: random.Random | None, from_record: int
+    ) -> None:
+        self.source, self.take, self.generator, self.from_record = source, take, generator, from_record
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        record = self.take(self.source)
+        if record < self.from_record:
+            return record
+        drawn = random.random() * np.random.random() * torch.rand(1).item()
+        return record + int(drawn if self.generator is None else drawn * self.generator.random())
+
+
+def a_pipe() -> int:
+    here, there = os.pipe()
+    os.write(there, bytes(range(SIZE)))
+    os.close(there)
+    return here
+
+
+TICKS: dict[str, tuple[Callable[[], Any], Callable[[Any], int]]] = {
+    "os.read": (a_pipe, lambda pipe: os.read(pipe, 1)[0]),
+    "another name": (a_pipe, lambda pipe: (lambda bytes_of: bytes_of(pipe, 1)[0])(os.read)),
+    "a bound method": (lambda: itertools.count().__next__, lambda tick: int(tick())),
+    "C code": (lambda: functools.partial(next, itertools.count()), lambda tick: int(tick())),
+    "out=": (lambda: np.zeros(1), lambda count: int(np.add(count, 1, out=count)[0]) - 1),
+    "copyto": (lambda: np.zeros(1), lambda count: (np.copyto(count, count + 1), int(count[0]) - 1)[1]),
+}
+
+
+@pytest.mark.parametrize("from_record", [0, 1, 7])
+@pytest.mark.parametrize("generator", [None, random.Random(1)], ids=["global", "held"])
+@pytest.mark.parametrize("kind", TICKS)
+def test_a_reader_of_any_kind_loses_no_record(
+    kind: str, generator: random.Random | None, from_record: int
+) -> None:
+    make, take = TICKS[kind]
+    for workers in (0, 1):
+        source = make()
+        data = Ticks(source, take, generator, from_record)
+        loader = rk.DataLoader(data, 3, collate_fn=torch.tensor, num_workers=workers)
+        assert torch.cat([*loader]).tolist() == list(range(SIZE))
+        if isinstance(source, int):
+            os.close(source)
 
 
 class AddsNoise:

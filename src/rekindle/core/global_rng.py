@@ -1,8 +1,7 @@
 """The three generators that third-party code draws from: `random`, `numpy.random` and torch's default.
 
 Transforms of other libraries draw from these, so each is seeded from the sample's key before the sample is
-loaded. Most datasets draw from one generator or from none. So a generator is seeded only once a dataset has
-been seen to draw from it; `mark` shows cheaply whether it has.
+loaded, unless the dataset is proven to leave it alone (`possible_draws`); `mark` shows whether it did.
 """
 
 from __future__ import annotations

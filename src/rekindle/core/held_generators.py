@@ -33,14 +33,15 @@ from rekindle.core.public_rng import (
     Seeder,
 )
 
-_MOST_OBJECTS = 500  # Those near the dataset come first, and transforms are near.
-_MOST_ITEMS = 64  # of a container: a longer one holds data
-_WITHOUT_PARTS = (
+MOST_OBJECTS = 500  # Those near the dataset come first, and transforms are near.
+MOST_ITEMS = 64  # of a container: a longer one holds data
+WITHOUT_PARTS = (
     str, bytes, bytearray, int, float, complex, bool, type(None), np.ndarray, np.generic, np.dtype, range,
-    torch.Tensor, torch.dtype, torch.device, types.ModuleType, types.BuiltinFunctionType,
+    torch.Tensor, torch.dtype, torch.device, types.ModuleType,
 )  # fmt: skip
-_WITHOUT_ATTRIBUTES = (list, tuple, dict, types.FunctionType, types.MethodType, functools.partial)
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods of an object of C code
+_WITHOUT_ATTRIBUTES = (list, tuple, dict, types.FunctionType, types.MethodType, functools.partial, *_BOUND)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
 
 _Found = Iterator[tuple[str, object]]
 
@@ -48,7 +49,8 @@ _Found = Iterator[tuple[str, object]]
 class HeldGenerator:
     """A generator found at `path`; others found elsewhere draw other numbers for the same sample."""
 
-    def __init__(self, path: str, source: RandomSource) -> None:
+    def __init__(self, path: str, source: RandomSource, generator: object) -> None:
+        self.generator = generator
         self._key = zlib.crc32(path.encode())
         self.mark, self._seeder, self._save = source.mark, source.seeder, source.save
 
@@ -63,8 +65,8 @@ class HeldGenerator:
 
 def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
     """The generators that these objects hold, apart from the global ones; the same in every copy of them."""
-    sources = ((path, _source(value)) for path, value in near_objects(*roots))
-    return tuple(HeldGenerator(path, source) for path, source in sources if source is not None)
+    sources = ((path, _source(value), value) for path, value in near_objects(*roots))
+    return tuple(HeldGenerator(path, source, value) for path, source, value in sources if source is not None)
 
 
 def near_objects(*roots: object) -> _Found:
@@ -72,15 +74,15 @@ def near_objects(*roots: object) -> _Found:
     waiting = deque((str(number), root) for number, root in enumerate(roots))
     seen = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
     alive: list[object] = []  # or an id might come to mean another object
-    while waiting and len(alive) < _MOST_OBJECTS:
+    while waiting and len(alive) < MOST_OBJECTS:
         path, value = waiting.popleft()
-        if issubclass(type(value), _WITHOUT_PARTS) or id(value) in seen:
+        if issubclass(type(value), WITHOUT_PARTS) or id(value) in seen:
             continue
         seen.add(id(value))
         alive.append(value)
         yield path, value
         try:
-            if not issubclass(type(value), _GENERATORS):
+            if not issubclass(type(value), GENERATORS):
                 waiting += _parts(path, value)
         except Exception as error:  # An object like none before: what it holds stays its own business.
             if is_interrupt(error):
@@ -89,7 +91,7 @@ def near_objects(*roots: object) -> _Found:
 
 def _source(value: object) -> RandomSource | None:
     """The object as a generator that can be seeded, if it is one."""
-    if not issubclass(type(value), _GENERATORS):  # `isinstance` would ask the object for its `__class__`.
+    if not issubclass(type(value), GENERATORS):  # `isinstance` would ask the object for its `__class__`.
         return None
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else PythonGenerator(value)
@@ -106,14 +108,16 @@ def _parts(path: str, value: object) -> _Found:
     """What an object holds, with the way to it."""
     kind = type(value)
     if kind in (list, tuple):
-        yield from ((f"{path}[{number}]", item) for number, item in enumerate(value[:_MOST_ITEMS]))  # type: ignore[index]
+        yield from ((f"{path}[{number}]", item) for number, item in enumerate(value[:MOST_ITEMS]))  # type: ignore[index]
     elif issubclass(kind, dict):
-        values: Iterator[object] = islice(dict.values(value), _MOST_ITEMS)  # type: ignore[arg-type]
+        values: Iterator[object] = islice(dict.values(value), MOST_ITEMS)  # type: ignore[arg-type]
         yield from ((f"{path}[{number}]", item) for number, item in enumerate(values))
     elif kind is types.FunctionType:
         yield from _parts_of_function(path, value)  # type: ignore[arg-type]
     elif kind is types.MethodType:
         yield from ((f"{path}.self", value.__self__), (f"{path}.function", value.__func__))  # type: ignore[attr-defined]
+    elif kind in _BOUND:
+        yield f"{path}.self", value.__self__  # type: ignore[attr-defined]
     elif kind is functools.partial:
         yield from ((f"{path}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif type in mro_of(kind):
@@ -128,11 +132,13 @@ def _parts_of_class(kind: type) -> _Found:
     """The generators of a class and, if it is of the user's, what its methods read."""
     for name, member in [*vars_of(kind).items()]:
         path = f"{kind.__qualname__}.{name}"
-        if issubclass(type(member), _GENERATORS):
+        if issubclass(type(member), GENERATORS):
             yield path, member
         elif not is_library(kind.__module__):
             if type(member) in (staticmethod, classmethod):
                 member = member.__func__
+            elif type(member) is property:
+                member = member.fget
             if type(member) is types.FunctionType:
                 yield path, member
 

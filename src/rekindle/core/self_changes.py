@@ -9,7 +9,9 @@ looked at, never run, and that of libraries not at all.
 from __future__ import annotations
 
 import dis
+import functools
 import multiprocessing.queues
+import os
 import queue
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 
 from rekindle.core.held_generators import near_objects
-from rekindle.core.object_state import all_names, is_library
+from rekindle.core.object_state import all_names, is_library, mro_of, vars_of
 
 # Functions and methods of libraries that change what they are called on.
 _CHANGING = frozenset(
@@ -45,12 +47,13 @@ _OPERATORS = frozenset(
         "__getitems__", "__iter__", "__len__", "__next__", "forward",
     }
 )  # fmt: skip
+_WITH_MEMORY = (functools._lru_cache_wrapper, functools.cached_property)
 _Globals = dict[str, object]
 
 
 def may_read_on(dataset: object) -> bool:
     """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
-    functions = [*_reached(dataset)]
+    functions = [*reached_functions(dataset)]
     seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
     seeks = bool(seeking) and all(map(_seeks_first, seeking))
     # By the type: `isinstance` asks the object for its `__class__`, which may run any code.
@@ -65,22 +68,36 @@ def _seeks_first(names: tuple[str, ...]) -> bool:
     return _READING.isdisjoint(names[: names.index("seek")])
 
 
-def may_change_anything(function: object) -> bool:
-    """Whether a function that is called may change anything: itself, its arguments."""
-    return any(_changes_anything(one.__code__) for one in _reached(function))
+def may_change_anything(*roots: object) -> bool:
+    """Whether functions and other objects that are used may change anything: themselves, their arguments."""
+    return any(_changes_anything(one.__code__) for one in reached_functions(*roots))
 
 
-def _reached(root: object) -> Iterator[FunctionType]:
-    """Functions of a script that an object may run: those that it holds, and methods that they name."""
+def reached_functions(
+    *roots: object, unnamed: Callable[[str], bool] = _OPERATORS.__contains__
+) -> Iterator[FunctionType]:
+    """Functions of a script that objects may run: those that they hold, and methods that these name.
+
+    `unnamed` are methods that are called without being named.
+    """
     called: list[FunctionType] = []
     methods: list[FunctionType] = []
-    for _, value in near_objects(root):
+    aliases: dict[int, set[str]] = {}  # the names of a method in its classes, by id
+    for _, value in near_objects(*roots):
         if type(value) is FunctionType and not is_library(value.__module__):
             (methods if _is_method(value) else called).append(value)
-    names = set(_OPERATORS)
+        elif type in mro_of(type(value)):
+            for name, member in [*vars_of(value).items()]:  # type: ignore[arg-type]
+                aliases.setdefault(id(member), set()).add(name)
+    names: set[str] = set()
     while True:
-        called += [method for method in methods if method.__name__ in names]
-        methods = [method for method in methods if method.__name__ not in names]
+        reached = {
+            id(method)
+            for method in methods
+            if any(name in names or unnamed(name) for name in (method.__name__, *aliases.get(id(method), ())))
+        }
+        called += [method for method in methods if id(method) in reached]
+        methods = [method for method in methods if id(method) not in reached]
         if not called:
             return
         for function in called:
@@ -92,6 +109,20 @@ def _reached(root: object) -> Iterator[FunctionType]:
 def _is_method(function: FunctionType) -> bool:
     parent = function.__qualname__.rpartition(".")[0]
     return bool(parent) and not parent.endswith("<locals>")
+
+
+def may_keep_draws(*roots: object) -> bool:
+    """Whether what these draw for one sample may decide about others: they keep something."""
+    return any(_keeps_results(value) for _, value in near_objects(*roots)) or may_change_anything(*roots)
+
+
+def _keeps_results(value: object) -> bool:
+    """Whether this is a function with a memory, or a class of a script that has one."""
+    if issubclass(type(value), _WITH_MEMORY):
+        return True
+    members = vars_of(value) if type in mro_of(type(value)) else {}  # type: ignore[arg-type]
+    is_own = not is_library(members.get("__module__"))
+    return is_own and any(issubclass(type(one), _WITH_MEMORY) for one in [*members.values()])
 
 
 def _within(code: CodeType, changes: Callable[[CodeType], bool]) -> bool:
@@ -110,6 +141,8 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
     """Whether code changes what it reads; an object in a variable is taken for the function's own."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
     held = _held_variables(steps, code)
+    if any(type(one) is tuple and "out" in one for one in code.co_consts):  # an argument: `np.add(…, out=…)`
+        return True
     for number, step in enumerate(steps):
         if _stores_elsewhere(step, code) or step.opname == "DELETE_ATTR":
             return True
@@ -191,4 +224,5 @@ def _is_held(steps: list[Instruction], number: int, held: frozenset[str], names:
     while number > 0 and steps[number].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         number -= 1
     root = steps[number]
-    return not (root.opname == "LOAD_GLOBAL" and type(names.get(str(root.argval))) is ModuleType)
+    module = names.get(str(root.argval)) if root.opname == "LOAD_GLOBAL" else None
+    return type(module) is not ModuleType or module is os

@@ -40,7 +40,7 @@ from rekindle.run.sample_loader import (
 class CachingLoader(SampleLoader):
     """Loads samples of a dataset that is split in two parts, of which the first is cached."""
 
-    _learns_at_first = False  # Each part is seeded by itself, so marks do not show which was drawn from.
+    _keeps_parts = True
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class CachingLoader(SampleLoader):
         exclusive: Exclusive | None = None,
         on_row: OnRow | None = None,
         draws: bool = True,
-        holders: tuple[object, ...] = (),
+        collate_fn: object = None,
         once: bool = False,
     ) -> None:
-        super().__init__(dataset, exclusive, on_row, draws, (*holders, reused.split), once)
+        super().__init__(dataset, exclusive, on_row, draws, collate_fn, once)
         self._split, self._cache, self._part_seed = reused.split, reused.store, reused.part_seed
         self._partial_seeders: list[Seeder] = []
         self._final_seeders: list[Seeder] = []
@@ -75,6 +75,9 @@ class CachingLoader(SampleLoader):
         if self._cache is not None:
             self.fresh += self._computed[: len(samples)]
         return samples
+
+    def _roots(self) -> tuple[object, ...]:
+        return self.dataset, self._split
 
     def _is_fresh(self, row: int) -> bool:
         return self._computed[row]
@@ -215,10 +218,10 @@ def sample_loader(
     job: Job, *, exclusive: Exclusive | None = None, on_row: OnRow | None = None
 ) -> SampleLoader:
     """The loader for the samples of a job, parts of which may be reused."""
-    holders, once = (job.collate_fn,), job.has_state
+    collate_fn, once = job.collate_fn, job.has_state
     if job.reused is None:
-        return SampleLoader(job.dataset, exclusive, on_row, job.draws, holders, once)
-    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws, holders, once)
+        return SampleLoader(job.dataset, exclusive, on_row, job.draws, collate_fn, once)
+    return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws, collate_fn, once)
 
 
 def _writable(cached: Sample) -> Sample:

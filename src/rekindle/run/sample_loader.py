@@ -1,18 +1,17 @@
 """Samples of a dataset, with the generators seeded for each: the global ones and those that it holds.
 
-Whether a dataset draws random numbers cannot be known beforehand. So the global ones are seeded for its first
-sample, which shows the ones it draws from; those are seeded for each sample from then on. If it draws from
-another later, that is seeded as well, and what was loaded without is recomputed. A dataset that must not be
-asked twice, a reader that only goes forward say, has all global ones seeded for each sample, and keeps what
-it drew first from one of its own. A dataset that draws nothing pays nothing, and one that draws pays for the
-generators that it uses.
+Each sample is asked for once: who reads on, from whatever, would lose a record. So every generator that the
+dataset is not proven to leave alone (`core/possible_draws.py`) is seeded before each sample. Not so one that
+it holds where it keeps things as well: it may decide something by that one, once, which is to be the same in
+all workers. When it is seen to draw from such a one, that is seeded as well, and what was loaded without is
+asked for again; unless its code shows that it reads on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -21,11 +20,12 @@ from torch.utils.data import default_collate, default_convert
 
 from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
-from rekindle.core.held_generators import HeldGenerator, held_generators
+from rekindle.core.held_generators import HeldGenerator, held_generators, near_objects
 from rekindle.core.interrupts import is_interrupt
+from rekindle.core.possible_draws import possible_draws
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
-from rekindle.core.self_changes import may_change_anything, may_read_on
+from rekindle.core.self_changes import may_keep_draws, may_read_on
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
 from rekindle.run.collation import collate
@@ -47,30 +47,6 @@ DRAW_NOTHING = (default_collate, default_convert)
 
 class UnseededDrawError(Exception):
     """The dataset has drawn from a generator that was not seeded for it: what it returned is recomputed."""
-
-
-class Trial:
-    """Seeds generators that nothing is known of, to see which are drawn from; the others are put back.
-
-    Those of which something is known then are no longer among the `marks`.
-    """
-
-    def __init__(self, generators: Iterable[RandomSource], marks: Marks, seeds: NDArray[np.uint64]) -> None:
-        self._marks = marks
-        self._restores = {generator: generator.save() for generator in generators}
-        for generator in self._restores:
-            generator.seeder(seeds[:1])(0)
-        self._seeded = {generator: generator.mark() for generator in self._restores}
-
-    def end(self) -> tuple[RandomSource, ...]:
-        """The generators that were drawn from since."""
-        drawn = tuple(one for one, mark in self._seeded.items() if one.mark() != mark)
-        for generator, restore in self._restores.items():
-            if generator not in drawn:
-                restore()
-        for generator in drawn:
-            del self._marks[generator]
-        return drawn
 
 
 class LoadRequest(NamedTuple):
@@ -115,6 +91,12 @@ def load_items(dataset: Any, indices: list[Index], loaded: Loaded) -> list[Sampl
     return samples
 
 
+def _possible(*roots: object) -> tuple[RandomSource, ...]:
+    """The global generators that these may draw from."""
+    names = possible_draws(*roots)
+    return tuple(generator for generator in GENERATORS if generator.name in names)
+
+
 def _once(load_one: LoadOne, loaded: Loaded) -> LoadOne:
     """Loads the sample of a row, or raises its exception, unless that has been done."""
 
@@ -133,11 +115,11 @@ class SampleLoader:
     `exclusive` makes a context in which no other thread uses the generators, and after which they are as they
     were; in a worker process that matters only for those that the dataset holds. `on_row` is called with the
     row that is being loaded, if the request is a `careful` one. With `draws=False`, the dataset is known not
-    to draw from any generator. `holders` are what may hold generators beside the dataset. With `once`, no
-    sample is recomputed, and so all generators are seeded for every sample from the first on.
+    to draw from any generator. `collate_fn` is what batches are made with. With `once`, no sample is
+    recomputed, and so all generators are seeded for every sample from the first on.
     """
 
-    _learns_at_first = True  # from the first sample, which generators are drawn from
+    _keeps_parts = False  # of samples, in a cache
 
     def __init__(
         self,
@@ -145,10 +127,11 @@ class SampleLoader:
         exclusive: Exclusive | None = None,
         on_row: OnRow | None = None,
         draws: bool = True,
-        holders: tuple[object, ...] = (),
+        collate_fn: object = None,
         once: bool = False,
     ) -> None:
         self.dataset, self._once = dataset, once
+        self._collate_fn = collate_fn
         self.seconds = 0.0  # spent in the dataset since the caller last set it to zero
         self.costs: list[Cost] = []  # of single samples, if they were timed; cleared by the caller
         self.fresh: list[bool] = []  # which samples were not found in a cache, if there is one; as `costs`
@@ -156,19 +139,18 @@ class SampleLoader:
         self._on_row = on_row
         self._native = as_native(dataset)
         self._generators: tuple[RandomSource, ...] = GENERATORS if draws else ()
-        # What was not looked into yet.
-        self._holders: tuple[object, ...] | None = (dataset, *holders) if draws else None
+        self._is_looked_into = not draws
         self._held: tuple[HeldGenerator, ...] = ()
-        self._drawn_from: tuple[RandomSource, ...] = ()
-        self._known_functions: set[int] = set()  # of batches: called before, and may be called twice for one
+        self._drawn_from: tuple[RandomSource, ...] = ()  # or may be, as far as is known
+        self._collation_draws_from: tuple[RandomSource, ...] = ()
         self._marks: Marks = {}  # of the generators that the dataset is not known to draw from
         self._settled = not self._generators  # Something was loaded: what it draws from is known so far.
         self._asks_again = True  # for samples that were loaded without seeds; not if that may change others
 
     @property
     def drew_nothing(self) -> bool:
-        """Whether the dataset has been used, holds no generator and has not drawn from any so far."""
-        return self._settled and not self._drawn_from and not self._held
+        """Whether it was used and is proven, with its collate function, to draw from no generator."""
+        return self._settled and not (self._drawn_from or self._collation_draws_from or self._held)
 
     def load(
         self,
@@ -253,17 +235,12 @@ class SampleLoader:
     ) -> list[Sample]:
         seeders = self._seeders(request)
         on_row = self._on_row if careful else None
-        trial = None
         samples: list[Sample] = []
         for row in range(len(request.indices)):
             if on_row is not None:
                 on_row(row)
             for seed in seeders:
                 seed(row)
-            if row == 0 and self._learns_at_first and not self._settled:
-                # Not those that the dataset holds: what it decides by one, once, is the same in all workers.
-                unknown = [generator for generator in GENERATORS if generator in marks]
-                trial = Trial(unknown, marks, self._seeds_of(request))
             try:
                 samples.append(load_one(row))
             except UnseededDrawError:
@@ -274,14 +251,10 @@ class SampleLoader:
                 samples.append(FailedSample(error))
                 if stop_at_failure:
                     break
-            if row == 0:
-                drawn = () if trial is None else trial.end()
-                self._drawn_from += drawn
-                found = self._found_draws(marks)
-                if found and self._asks_again:
+            if row == 0 and self._found_draws(marks):
+                if self._asks_again:
                     raise UnseededDrawError
-                if found or drawn:
-                    seeders = self._seeders(request)
+                seeders = self._seeders(request)
         return samples
 
     def _seeds_of(self, request: LoadRequest) -> NDArray[np.uint64]:
@@ -295,71 +268,79 @@ class SampleLoader:
 
     def load_together(self, request: LoadRequest) -> list[Sample]:
         """What the dataset's `__getitems__` returns for all of the indices at once."""
-        is_known = self._settled
-        return self._for_batch(request, lambda: self.dataset.__getitems__(request.indices), is_known)
 
-    def call(self, function: Callable[[Sample], Batch], request: LoadRequest, argument: Sample) -> Batch:
-        """What a function of the batch returns, such as the user's collate function."""
-        if function in DRAW_NOTHING:
-            return collate(function, argument)
-        is_known = id(function) in self._known_functions  # It lives as long as this.
-        if not is_known and not may_change_anything(function):
-            self._known_functions.add(id(function))
-        return self._for_batch(request, lambda: function(argument), is_known)
-
-    def _for_batch(self, request: LoadRequest, action: Callable[[], Result], is_known: bool) -> Result:
-        """What an action returns, run once; if it is known, twice if it draws from another generator then.
-
-        A function of a batch may change the samples that it gets.
-        """
-
-        def attempt(marks: Marks) -> Result:
-            if is_known and not self._drawn_from:
-                return action()
-            seeds = counter_rng.seeds(request.seed, request.step, request.batch_turn, counter_rng.Step.BATCH)
-            for generator in self._drawn_from:
-                generator.seeder(seeds)(0)
-            if is_known:
-                return action()
-            trial = Trial(marks, marks, seeds)
-            try:
-                return action()
-            finally:
-                self._drawn_from += trial.end()
+        def attempt(_: Marks) -> list[Sample]:
+            self._seed_for_batch(request, self._drawn_from)
+            samples: list[Sample] = self.dataset.__getitems__(request.indices)
+            return samples
 
         return self._run(attempt)
 
-    def _run(self, attempt: Callable[[Marks], Result]) -> Result:
-        """What an attempt returns once it draws from no generator that was not seeded for it."""
-        if self._holders is not None:  # Not before: a `worker_init_fn` may put in other generators.
-            self._held = held_generators(*self._holders)
-            self._generators, self._holders = (*self._generators, *self._held), None
-            self._asks_again = not may_read_on(self.dataset)
-            if self._once or not (self._asks_again or self._learns_at_first):
-                self._drawn_from = self._generators
-            elif not self._asks_again:
-                self._drawn_from = (
-                    GENERATORS  # Of those that it holds, it may draw once, for all that follows.
-                )
+    def call(self, function: Callable[[Sample], Batch], request: LoadRequest, argument: Sample) -> Batch:
+        """What a function of the batch returns, such as the user's collate function; it is called once."""
+        if function in DRAW_NOTHING:
+            return collate(function, argument)
+        self._look_into()
+        with self._timed_alone():
+            self._seed_for_batch(request, self._collation_draws_from)
+            return function(argument)
+
+    def _seed_for_batch(self, request: LoadRequest, generators: tuple[RandomSource, ...]) -> None:
+        if generators:
+            seeds = counter_rng.seeds(request.seed, request.step, request.batch_turn, counter_rng.Step.BATCH)
+            for generator in generators:
+                generator.seeder(seeds)(0)
+
+    def _roots(self) -> tuple[object, ...]:
+        """What samples are made by."""
+        return (self.dataset,)
+
+    def _look_into(self) -> None:
+        """Find the generators, which a `worker_init_fn` may have put in; so not before the first sample."""
+        if self._is_looked_into:
+            return
+        self._is_looked_into, roots = True, self._roots()
+        self._held = held_generators(*roots, self._collate_fn)
+        self._generators += self._held
+        reads_on = may_read_on(self.dataset)
+        self._asks_again = not (self._once or reads_on)
+        self._drawn_from = _possible(*roots)
+        if self._once or (self._keeps_parts and reads_on) or not (self._held and may_keep_draws(*roots)):
+            self._drawn_from += self._held_by(*roots)
+        if self._collate_fn not in DRAW_NOTHING:
+            self._collation_draws_from = _possible(self._collate_fn) + self._held_by(self._collate_fn)
+
+    def _held_by(self, *roots: object) -> tuple[HeldGenerator, ...]:
+        near = {id(value) for _, value in near_objects(*roots)} if self._held else set()
+        return tuple(one for one in self._held if id(one.generator) in near)
+
+    @contextmanager
+    def _timed_alone(self) -> Iterator[None]:
         with self._exclusive(self._generators):
             started = time.perf_counter()
             try:
-                while True:
-                    others = [one for one in self._generators if one not in self._drawn_from]
-                    marks = self._marks = {generator: generator.mark() for generator in others}
-                    try:
-                        result = attempt(marks)
-                    except UnseededDrawError:
-                        continue
-                    except Exception as error:
-                        if self._found_draws(marks) and self._asks_again and not is_interrupt(error):
-                            continue
-                        raise
-                    if not self._found_draws(marks) or not self._asks_again:
-                        self._settled = True
-                        return result
+                yield
             finally:
                 self.seconds += time.perf_counter() - started
+
+    def _run(self, attempt: Callable[[Marks], Result]) -> Result:
+        """What an attempt returns once it draws from no generator that was not seeded for it."""
+        self._look_into()
+        with self._timed_alone():
+            while True:
+                others = [one for one in self._generators if one not in self._drawn_from]
+                marks = self._marks = {generator: generator.mark() for generator in others}
+                try:
+                    result = attempt(marks)
+                except UnseededDrawError:
+                    continue
+                except Exception as error:
+                    if self._found_draws(marks) and self._asks_again and not is_interrupt(error):
+                        continue
+                    raise
+                if not self._found_draws(marks) or not self._asks_again:
+                    self._settled = True
+                    return result
 
     def _keep_held(self, _: tuple[RandomSource, ...]) -> AbstractContextManager[None]:
         return generators_kept(self._held) if self._held else nullcontext()
