@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_TELL_AFTER = 2.0  # seconds in total that a process does such things silently
+_TELL_AFTER = 2.0  # seconds in a row that a process does such things silently
 
 
 class Patience:
     """How long this process has done what takes long at a start, and what of it the user was told."""
 
     def __init__(self) -> None:
-        self._spent, self._started = 0.0, 0.0
+        self._spent, self._started, self._stopped = 0.0, 0.0, 0.0
         self._doing: list[str] = []  # A kernel is compiled while another one is loaded.
         self._told: set[str] = set()
         self._timer = threading.Timer(0, self._tell)
@@ -24,6 +24,8 @@ class Patience:
         """Something is being done from now on; `stop` ends it."""
         if not self._doing:
             self._started = time.monotonic()
+            if self._started - self._stopped > _TELL_AFTER:  # What the user waited for then is long over.
+                self._spent = 0.0
         self._doing.append(doing)
         if doing not in self._told:
             self._timer.cancel()
@@ -37,7 +39,8 @@ class Patience:
         self._doing.pop()
         if not self._doing:
             self._timer.cancel()
-            self._spent += time.monotonic() - self._started
+            self._stopped = time.monotonic()
+            self._spent += self._stopped - self._started
 
     @contextmanager
     def during(self, doing: str) -> Iterator[None]:

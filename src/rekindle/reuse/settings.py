@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rekindle.core.given_numbers import integer_of, number_of
@@ -16,7 +16,7 @@ STAGES = ("read", "decode", "augment", "batch")
 _BUFFERED_SAMPLES, _BUFFERED_BATCHES = 4096, 16  # of echoes, by default
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Refurbish:
     """Cache partly augmented samples, use each `factor` times, and finish the augmentation afresh each time.
 
@@ -54,6 +54,9 @@ class Refurbish:
     min_diversity: float = 0.9
     epochs: int = 100
     shared: str | None = None
+
+    def __repr__(self) -> str:
+        return _shown(self)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factor", _checked_factor("Refurbish", self.factor))
@@ -93,7 +96,7 @@ class Refurbish:
         return int.from_bytes(digest, "little") >> 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Echo:
     """Repeat the output of a stage while the accelerator would wait for more.
 
@@ -117,6 +120,9 @@ class Echo:
     after: str = "decode"
     shuffle: int | None = None
     memory: Memory = "auto"
+
+    def __repr__(self) -> str:
+        return _shown(self)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factor", _checked_factor("Echo", self.factor))
@@ -147,3 +153,13 @@ def _checked_factor(name: str, factor: object) -> float:
     if number is None or not 1 <= number <= 1000:
         raise ArgumentError(f"{name}: factor is {factor!r}. Give a number from 1 to 1000.")
     return number
+
+
+def _shown(settings: Refurbish | Echo) -> str:
+    """The settings as they would be given: the factor, and what is not as it is by default."""
+    given = [
+        f"{one.name}={getattr(settings, one.name)!r}"
+        for one in fields(settings)
+        if one.name == "factor" or getattr(settings, one.name) != one.default
+    ]
+    return f"{type(settings).__name__}({', '.join(given)})"
