@@ -48,10 +48,19 @@ PROGRAMS = (
 
 def compile_kernels() -> None:
     """Compile what loading would else begin without: programs measure what comes after the first minute."""
-    from rekindle.prepare import unit_pipeline
+    import torch
 
-    for floats in (True, False):
-        unit_pipeline.compile_kernels(floats, contiguous=True)
+    import rekindle as rk
+    from rekindle.core import compile_later
+    from rekindle.prepare.pipeline import Pipeline
+
+    T = rk.transforms  # noqa: N806
+    crop, convert = T.RandomResizedCrop(8), [T.ToTensor(), T.Normalize([0.5], [0.5])]
+    for steps in ([crop, *convert], [crop, T.RandAugment(), *convert]):
+        for dtype in (None, torch.uint8):
+            for last in (False, True):
+                Pipeline(steps, dtype=dtype, channels_last=last, units=True)
+    compile_later.compile_now()
 
 
 def answer(name: str, rounds: int, data: str | None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Kernels that can wait: loading begins without them, goes on with them, and gives the same bytes."""
 
+from __future__ import annotations
+
 import math
 import os
 import subprocess
@@ -9,16 +11,25 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 import rekindle as rk
-from rekindle.core import compile_later, compiled_code
-from rekindle.prepare import unit_pipeline
+import warm_python
+from rekindle.core import compile_later, compiled_code, compiled_rng
+from rekindle.prepare import fused_kernel, unit_pipeline
+from rekindle.prepare.steps import antialiased_resize, bilinear_rows, point_operations
 from rekindle.prepare.unit_pipeline import UnitPipeline
 from waiting import eventually
 
 T = rk.transforms
 STEPS = [T.RandomResizedCrop(9), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3)]
+KERNELS = [
+    (compiled_rng._fill,), (fused_kernel._normalize, "C"), (fused_kernel._normalize, "A"),
+    (antialiased_resize._sum_bilinear,), (point_operations._look_up,), (point_operations._count_values,),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +37,16 @@ def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_later, "_wanted", {})
     monkeypatch.setattr(compile_later, "_asked", set())
     monkeypatch.setattr(compile_later, "_processes", [])
+    monkeypatch.setattr(compile_later, "_began", [])
+    monkeypatch.setattr(compile_later, "_loaded", {})
+    monkeypatch.setattr(compile_later, "_retry_at", {})
+
+
+@pytest.fixture
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (compiled_rng, fused_kernel, antialiased_resize, point_operations):
+        monkeypatch.setattr(module, "compiled_or_later", lambda *_, **__: None)
+    monkeypatch.setattr(UnitPipeline, "is_ready", lambda _: False)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +94,62 @@ def test_batches_are_the_same_before_and_after_the_kernels_are_there(folder, mon
     assert with_kernels == without == ready_now
 
 
+@settings(max_examples=50, deadline=None)
+@given(
+    old=st.integers(1, 300), new=st.integers(1, 120), width=st.integers(1, 9), seed=st.integers(0, 2**32 - 1)
+)
+def test_rows_are_resized_by_numpy_as_by_the_kernel(old, new, width, seed):
+    rows = np.random.default_rng(seed).integers(0, 256, (old + 2, 3 * width + 4), dtype=np.uint8)
+    expected, found = np.empty((2, new, 3 * width), dtype=np.uint8)
+    weights, sums = np.empty(2 * old // new + 5), np.empty(3 * width, dtype=np.uint16)
+    antialiased_resize._sum_bilinear()(rows, expected, 1, 2, old, weights, sums)
+    bilinear_rows.write(rows, found, 1, 2, old)
+    assert np.array_equal(found, expected)
+
+
+ALL_STEPS = {
+    "crop": STEPS,
+    "RandAugment": [T.RandomResizedCrop(9), T.RandAugment(4), *STEPS[1:]],
+    "resize": [T.Resize((9, 11)), T.RandomEqualize(0.5), T.RandomPosterize(3), *STEPS[2:]],
+}
+
+
+@pytest.mark.parametrize("steps", ALL_STEPS.values(), ids=ALL_STEPS)
+@pytest.mark.parametrize("options", [{}, {"channels_last": True}, {"dtype": torch.uint8}], ids=str)
+def test_batches_are_the_same_if_nothing_is_compiled(folder, steps, options, request):
+    def batches() -> list[bytes]:
+        loader = rk.DataLoader(rk.open(folder, steps, **options), batch_size=5, shuffle=True, seed=3)
+        return [images.numpy().tobytes() for _ in range(3) for images, _ in loader]
+
+    for kernel, *variant in KERNELS:
+        kernel(*variant)
+    compiled = batches()
+    request.getfixturevalue("nothing_compiled")
+    assert batches() == compiled
+
+
+def test_without_compiled_code_numba_is_not_loaded_and_found_where_numba_keeps_it(folder, tmp_path):
+    script = f"""
+import sys, rekindle as rk
+from rekindle.core import compile_later, compiled_code, compiled_rng
+T = rk.transforms
+steps = [T.RandomResizedCrop(9), T.RandAugment(), T.ToTensor(), T.Normalize([0.5], [0.2])]
+batches = [*rk.DataLoader(rk.open({str(folder)!r}, steps), 5)]
+assert "numba" not in sys.modules
+assert not compiled_code._may_be_on_disk(compiled_rng._fill.__wrapped__)
+compiled_rng._fill()
+numba = sys.modules.pop("numba")
+assert compiled_code._may_be_on_disk(compiled_rng._fill.__wrapped__)
+sys.modules["numba"] = numba
+compile_later._retry_at[compiled_rng._fill, ()] = 0.0
+compile_later.load_compiled()
+assert (compiled_rng._fill, ()) in compile_later._loaded
+"""
+    (tmp_path / "compiled").mkdir(mode=0o700)
+    ended = warm_python.run("-c", script, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")})
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_pipeline_asks_for_its_kernels_and_uses_them_when_they_are_there(folder, monkeypatch):
     there = False
 
@@ -114,6 +191,8 @@ def test_a_process_is_started_once_and_only_if_loading_goes_on(monkeypatch):
     assert compile_later.first_look(10.0) == math.inf
     compile_later.compile_later("math", "floor", True)
     assert compile_later.first_look(10.0) == 15.0
+    assert compile_later.first_look(12.0) == 15.0  # Epochs of a few seconds are no reason to wait for ever.
+    assert compile_later.first_look(17.0) == 17.0
     assert compile_later.look_after(15.5) == 20.5
     compile_later.compile_later("math", "floor", True)
     assert compile_later.look_after(20.5) == 25.5
@@ -138,6 +217,31 @@ def test_the_process_calls_what_was_asked_for_and_leaves_nothing(monkeypatch, tm
     assert not Path(f"/proc/{process.pid}").exists()
 
 
+def test_a_kernel_that_makes_a_difference_is_compiled_soon_and_before_the_others(monkeypatch):
+    started: list[str] = []
+    monkeypatch.setattr(compile_later, "_start", started.append)
+    compile_later.compile_later("math", "ceil", True)
+    compile_later.compile_later("math", "floor", True, soon=True)
+    compile_later.compile_later("math", "floor", True)
+    assert compile_later.first_look(10.0) == 10.5
+    compile_later.look_after(10.6)
+    assert 0 < started[0].index("floor") < started[0].index("os.nice(19)") < started[0].index("ceil")
+
+
+def test_without_a_folder_for_compiled_code_what_makes_a_difference_is_compiled_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(compile_later, "keeps_compiled_code", lambda: False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @compiled_code.kernel(lambda: numba.int64(numba.int64))
+    def thrice(number):
+        return 3 * number
+
+    assert compile_later.compiled_or_later(thrice) is None
+    compile_later._retry_at.clear()
+    assert compile_later.compiled_or_later(thrice, soon=True)(7) == 21
+    assert compile_later.compiled_or_later(thrice)(7) == 21
+
+
 def test_without_a_folder_for_compiled_code_no_process_is_started(monkeypatch):
     monkeypatch.setattr(compile_later, "keeps_compiled_code", lambda: False)
     compile_later.compile_later("math", "floor", True)
@@ -158,7 +262,7 @@ SCRIPT = """
 import sys, time, rekindle as rk
 from rekindle.core import compile_later
 from rekindle.prepare.unit_pipeline import UnitPipeline
-compile_later._START_AFTER = 0.0
+compile_later._START_AFTER = compile_later._START_SOON_AFTER = 0.0
 T = rk.transforms
 steps = [T.RandomResizedCrop(9), T.ToTensor()]
 dataset = rk.open(sys.argv[1], steps)

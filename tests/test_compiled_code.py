@@ -75,19 +75,22 @@ def test_the_extremes_of_autocontrast_are_those_of_the_channels(shape):
     flips=st.tuples(st.booleans(), st.booleans()),
     channels_last=st.booleans(),
     points=st.booleans(),
+    dtype=st.sampled_from([np.uint8, np.float32]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_bytes_are_cropped_flipped_and_split_into_channels(
-    shape, size, offset, flips, channels_last, points, seed
+def test_images_are_cropped_flipped_split_into_channels_and_looked_up(
+    shape, size, offset, flips, channels_last, points, dtype, seed
 ):
     random = np.random.default_rng(seed)
     image = random.integers(0, 256, (*shape, 3), dtype=np.uint8)
     image.flags.writeable = bool(seed % 2)
     fill = np.array([7, 77, 177], dtype=np.uint8)
     table = random.permuted(fused_kernel.IDENTITY, axis=1) if points else fused_kernel.IDENTITY
-    out = np.zeros((3, *size), dtype=np.uint8)
+    if dtype == np.float32:
+        table = random.random((3, 256), dtype=np.float32)
+    out = np.zeros((3, *size), dtype=dtype)
     if channels_last:
-        out = np.moveaxis(np.zeros((*size, 3), dtype=np.uint8), 2, 0)
+        out = np.moveaxis(np.zeros((*size, 3), dtype=dtype), 2, 0)
     fused_kernel.finish(image, *offset, *flips, fill, table, fused_kernel.USE_TABLE, out)
     rows = np.arange(size[0])[:: -1 if flips[1] else 1] + offset[0]
     columns = np.arange(size[1])[:: -1 if flips[0] else 1] + offset[1]
@@ -98,7 +101,7 @@ def test_bytes_are_cropped_flipped_and_split_into_channels(
 
 
 def test_opencv_writes_channels_to_the_memory_of_the_batch():
-    assert fused_kernel.splits_in_place()
+    assert fused_kernel.writes_in_place()
 
 
 @pytest.mark.parametrize(("old", "new"), [(7, 3), (3, 7), (100, 33), (33, 100), (1, 5), (5, 1), (500, 2)])

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,6 +59,7 @@ def kernel(
     def decorate(function: Function) -> Callable[..., Function]:
         made: dict[tuple[object, ...], Function] = {}
 
+        @wraps(function)
         def compiled(*variant: object) -> Function:
             found = made.get(variant)
             if found is None:
@@ -97,9 +98,11 @@ def only_loading() -> Iterator[None]:
 
 def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, object]) -> Function:
     check_compiled_code()
+    _name_by_sources(function)
+    if _loading.only and not _may_be_on_disk(function):
+        raise NotCompiledError
     from rekindle.core.compiler import event, numba
 
-    _name_by_sources(function)
     settings: dict[str, Any] = {"nogil": True, **options}
     # The listener is not told of what is loaded from disk.
     with event.install_listener("numba:compile", _listener()), PATIENCE.during("loading compiled kernels"):
@@ -119,6 +122,18 @@ def _compile(function: Function, signature: Callable[[], Signature], options: di
 def keeps_compiled_code() -> bool:
     """Whether what is compiled is found by other processes, as far as is known."""
     return _kept.compiled
+
+
+def _may_be_on_disk(function: Any) -> bool:
+    """Whether to ask numba, which takes most of a second to load: not if there is no file of this name."""
+    if "numba" in sys.modules or Path(".numba_config.yaml").exists():
+        return True
+    source, given = Path(function.__code__.co_filename), os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(given) if given else source.parent / "__pycache__"
+    if not os.access(folder if folder.exists() else folder.parent, os.W_OK):
+        return True  # It may be kept elsewhere.
+    pattern = f"{source.stem}.{function.__qualname__}-*.nbi"
+    return any(folder.glob(f"*/{pattern}" if given else pattern))
 
 
 def _name_by_sources(function: Any) -> None:

@@ -2,7 +2,7 @@
 
 NumPy takes about a microsecond to start each of twenty operations, however few samples there are. A worker
 draws for a few samples at a time, so for native datasets, which need compiled code anyway, the loop is
-compiled.
+compiled: not before the first batch, which is drawn by NumPy then, but beside the training.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
+from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import kernel
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def _fill(base: int, samples: NDArray[np.int64], out: NDArray[np.float64]) -> No
             out[row, column] = np.float64(bits >> np.uint64(11)) * unit
 
 
-def compile_uniforms() -> None:
-    """Compile the kernel, or load it: before there are workers, which would each do it."""
-    _fill()
+def load_uniforms() -> None:
+    """Load the kernel, if it is compiled: before there are workers, which would each do it."""
+    compiled_or_later(_fill)
 
 
 def uniforms(
@@ -56,10 +57,11 @@ def uniforms(
     count: int,
 ) -> NDArray[np.float64]:
     """`counter_rng.uniforms` for step 0: an (n, count) array of numbers in [0, 1)."""
-    if not isinstance(turns, int):
+    fill = compiled_or_later(_fill)
+    if fill is None or not isinstance(turns, int):
         return counter_rng.uniforms(seed, samples, turns, count=count)
     ids = np.ascontiguousarray(samples, dtype=np.int64)
     out = np.empty((len(ids), count))
     if count:
-        _fill()(counter_rng.base(seed, 0, turns), ids, out)
+        fill(counter_rng.base(seed, 0, turns), ids, out)
     return out

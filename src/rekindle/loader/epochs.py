@@ -18,6 +18,7 @@ from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
+from rekindle.core import compile_later
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.loader import dataset_state
@@ -101,6 +102,7 @@ class Epochs:
 
     def _start_runner(self, settings: LoaderSettings, base_seed: int) -> Runner:
         """New workers, and a look at what they get copies of."""
+        compile_later.load_compiled()
         keeps = settings.keeps_proven_workers
         watched = self._idle.watch(
             settings.watched if keeps or settings.persistent_workers else None, forks=settings.forks

@@ -3,12 +3,12 @@ batch's memory.
 
 Everything that happens to a pixel's value is one lookup in a table of 256 entries per channel: it holds what
 the steps themselves compute for each value, so the result is bit-identical to theirs. Where they only convert
-and normalize, the values are computed instead, which vectorises (see `normalization`); where they leave bytes
-as they are, OpenCV splits the image into its channels. A window may extend beyond the image (a crop with
-padding); what lies outside has the colour `fill`.
+and normalize, the values are computed instead, which vectorises (see `normalization`). Otherwise OpenCV
+splits the image into its channels, and looks up their values. A window may extend beyond the image (a crop
+with padding); what lies outside has the colour `fill`.
 
-Kernels are compiled by numba when they are first needed (`core/compiled_code.py`). All of it runs without
-the GIL.
+The kernel is compiled by numba beside the training (`core/compile_later.py`): until then, tables are used.
+All of it runs without the GIL.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.steps.crop_window import crop_with_border
-from rekindle.prepare.steps.point_operations import compile_tables, look_up
+from rekindle.prepare.steps.point_operations import load_tables, look_up
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
@@ -79,21 +80,7 @@ def _normalize(pixels: Bytes, start: int, stride: int, constants: Floats, out: F
             blue[x] = e2 + (d2 - e2 * s2) * r2
 
 
-@kernel(_signature, boundscheck=False)
-def _look_up_floats(pixels: Bytes, start: int, stride: int, table: Floats, out: Floats) -> None:
-    """The table's entry for each pixel."""
-    columns = out.shape[2]
-    first, second, third = table[0], table[1], table[2]
-    for y in range(out.shape[1]):
-        source = pixels[start + y * stride : start + y * stride + 3 * columns]
-        red, green, blue = out[0, y], out[1, y], out[2, y]
-        for x in range(columns):
-            red[x] = first[source[3 * x]]
-            green[x] = second[source[3 * x + 1]]
-            blue[x] = third[source[3 * x + 2]]
-
-
-# The kernels check nothing. Their signatures admit only arrays of the right dtype, number of axes and layout
+# The kernel checks nothing. Its signatures admit only arrays of the right dtype, number of axes and layout
 # (numba raises a TypeError for others); lengths and offsets are checked here, once a call.
 
 
@@ -132,44 +119,45 @@ def finish(
         window = image[top : top + rows, left : left + columns]
         image = cv2.flip(window, _FLIPS[mirrored, upside_down]) if window.size else window  # type: ignore[assignment]
         top, left, width = 0, 0, columns
-    if kind == _BYTE:
-        _write_bytes(image[top : top + rows, left : left + columns], table, out)
-        return
-    floats, values = cast(Floats, out), cast(Floats, table)
-    layout = "C" if out.flags.c_contiguous else "A"
-    pixels, start, stride = np.ascontiguousarray(image).reshape(-1), 3 * (top * width + left), 3 * width
     if constants.size:
-        _normalize(layout)(pixels, start, stride, constants, floats)
+        layout = "C" if out.flags.c_contiguous else "A"
+        pixels, start, stride = np.ascontiguousarray(image).reshape(-1), 3 * (top * width + left), 3 * width
+        _normalize(layout)(pixels, start, stride, constants, cast(Floats, out))
+    elif out.size:
+        _write(image[top : top + rows, left : left + columns], table, out)
+
+
+def load_finish(table: Table) -> None:
+    """Load what `finish` needs for this table, if it is compiled: before there are workers."""
+    if table.dtype == _BYTE and table is not IDENTITY:
+        load_tables()
+
+
+def _write(window: Bytes, table: Table, out: Values) -> None:
+    """Write the pixels' entries in the table."""
+    in_planes = out.flags.c_contiguous and writes_in_place()
+    if table.dtype == _BYTE:
+        if table is not IDENTITY:
+            window = look_up(window, np.ascontiguousarray(table.T))
+        if in_planes:
+            cv2.split(window, (out[0], out[1], out[2]))
+        else:
+            out.transpose(1, 2, 0)[:] = window
+    elif in_planes:
+        for plane, values, to in zip(cv2.split(window), table, out, strict=True):
+            cv2.LUT(plane, values, dst=to)
     else:
-        _look_up_floats(layout)(pixels, start, stride, values, floats)
-
-
-def compile_finish(table: Table, constants: Floats, channels_last: bool) -> None:
-    """Compile what `finish` needs for these, or load it: before there are workers, which would each do it."""
-    if table.dtype == np.float32:
-        (_normalize if constants.size else _look_up_floats)("A" if channels_last else "C")
-    elif table is not IDENTITY:
-        compile_tables()
-
-
-def _write_bytes(window: Bytes, table: Table, out: Values) -> None:
-    if not window.size:
-        return
-    if table is not IDENTITY:
-        window = look_up(window, np.ascontiguousarray(table.T))
-    if out.flags.c_contiguous and splits_in_place():
-        cv2.split(window, (out[0], out[1], out[2]))
-    else:
-        out.transpose(1, 2, 0)[:] = window
+        out.transpose(1, 2, 0)[:] = cv2.LUT(window, np.ascontiguousarray(table.T).reshape(1, 256, 3))
 
 
 @cache
-def splits_in_place() -> bool:
-    """Whether OpenCV writes channels to the memory that it is given, as its documentation only suggests."""
-    out = np.zeros((3, 2, 5), dtype=np.uint8)
+def writes_in_place() -> bool:
+    """Whether OpenCV writes results to the memory that it is given, as its documentation only suggests."""
+    out, floats = np.zeros((3, 2, 5), dtype=np.uint8), np.zeros((2, 5), dtype=np.float32)
     image = np.arange(1, 37, dtype=np.uint8).reshape(2, 6, 3)[:, 1:]
     cv2.split(image, (out[0], out[1], out[2]))
-    return np.array_equal(out, image.transpose(2, 0, 1))
+    cv2.LUT(out[0], np.arange(256, dtype=np.float32), dst=floats)
+    return np.array_equal(out, image.transpose(2, 0, 1)) and np.array_equal(floats, out[0])
 
 
 def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:
@@ -178,12 +166,12 @@ def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) ->
 
 
 def normalization(
-    table: Table, mean: Floats, std: Floats, channels_last: bool = False, convert: Convert = convert_image
+    table: Table, mean: Floats, std: Floats, channels_last: bool = False, convert: Convert | None = None
 ) -> Floats:
     """The constants to compute the table's values with, if the results are bit-identical; else `USE_TABLE`.
 
     `convert` is tried on every value at every position in a row: it takes a processor with fused
-    multiply-add.
+    multiply-add. Without it, the kernel here is, if it is compiled.
     """
     if table.dtype != np.float32:
         return USE_TABLE
@@ -193,6 +181,10 @@ def normalization(
     quotients = (np.arange(256, dtype=np.float32) / np.float32(255) - mean[:, None]) / std[:, None]
     if not np.allclose(quotients, table, rtol=1e-3, atol=1e-3):
         return USE_TABLE
+    if convert is None:
+        if compiled_or_later(_normalize, "A" if channels_last else "C") is None:
+            return USE_TABLE
+        convert = convert_image
     image = np.repeat(values[..., None].astype(np.uint8), 3, axis=2)
     computed = np.empty((3, 256, _WIDTH), dtype=np.float32)
     if channels_last:

@@ -20,7 +20,7 @@ from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.steps.image_step import ChanceStep, as_image
 from rekindle.prepare.steps.parameters import InterpolationMode
-from rekindle.prepare.steps.point_operations import PointStep, Table, compile_tables, look_up
+from rekindle.prepare.steps.point_operations import PointStep, Table, load_tables, look_up
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import Conversion
 
@@ -49,7 +49,7 @@ class _MergedPoints(Step):
         self._table = table
 
     def compile_kernels(self) -> None:
-        compile_tables()
+        load_tables()
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         return look_up(image, self._table)

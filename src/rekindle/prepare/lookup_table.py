@@ -58,11 +58,11 @@ def normalization_of(
     steps: Sequence[Step],
     table: fused_kernel.Table,
     channels_last: bool = False,
-    convert: fused_kernel.Convert = fused_kernel.convert_image,
+    convert: fused_kernel.Convert | None = None,
 ) -> fused_kernel.Floats:
     """The constants to compute the table's values with; `fused_kernel.USE_TABLE` if that is not exact.
 
-    `convert` is what will compute them.
+    `convert` is what will compute them; without, that is `fused_kernel.finish`, if its kernel is compiled.
     """
     step = next((step for step in steps if isinstance(step, Normalize)), None)
     given = ((0.0,), (1.0,)) if step is None else (step.mean, step.std)

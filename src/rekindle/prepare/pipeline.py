@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.core.compiled_rng import compile_uniforms
+from rekindle.core.compiled_rng import load_uniforms
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError
 from rekindle.fetch.source import MappedSamples, Stored
@@ -126,11 +126,9 @@ class Pipeline:
         fuses_all = units and self._can_fuse and not self._after and not self._is_grey
         self._unit = self._unit_pipeline(tail, steps_on_tensors) if fuses_all else None
         ready = self._unit is not None and self._unit.is_ready()
-        self._constants = (
-            fused_kernel.USE_TABLE
-            if ready
-            else normalization_of(steps_on_tensors, self._table, channels_last)
-        )
+        use_table = fused_kernel.USE_TABLE
+        constants = use_table if ready else normalization_of(steps_on_tensors, self._table, channels_last)
+        self._constants = constants
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         first = self._middle[0] if self._middle else None
         if first is not None and isinstance(first.step, WindowStep):
@@ -155,15 +153,15 @@ class Pipeline:
         return self._unit if self._unit is not None and self._unit.is_ready() else None
 
     def _compile_kernels(self, for_units: bool) -> None:
-        """Compile what the steps need, or load it: before there are workers, which would each do it."""
+        """Compile what the steps cannot do without, and load the rest: before there are workers."""
         if self.uniforms:
-            compile_uniforms()
+            load_uniforms()
         if for_units:
             return
         for one in self._middle:
             one.step.compile_kernels()
         if self._can_fuse:
-            fused_kernel.compile_finish(self._table, self._constants, self._channels_last)
+            fused_kernel.load_finish(self._table)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -358,6 +356,8 @@ class Pipeline:
 
         contiguous = self._converts and not self._channels_last
         array_kernel.compile_many(self._table.dtype, contiguous)
+        convert, last = fused_kernel.convert_image, self._channels_last
+        self._constants = normalization_of(self.steps, self._table, last, convert)
 
     def run_many(
         self,

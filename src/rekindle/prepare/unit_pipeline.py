@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from rekindle.core.compiled_code import NotCompiledError, only_loading
 from rekindle.core.limits import Limits
 from rekindle.errors import ArgumentError
 from rekindle.fetch.source import MappedSamples, Stored
-from rekindle.prepare import fused_kernel, unit_kernel
+from rekindle.prepare import fused_kernel
 from rekindle.prepare.decode.decode import Header, read_header
 from rekindle.prepare.decode.partial_decode import decode_box
 from rekindle.prepare.decode.raw_pixels import check_pixels
@@ -36,6 +37,10 @@ from rekindle.prepare.steps.step import Step, Uniforms
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan
 from rekindle.prepare.unit_windows import bounds_of, compile_boxes, find_boxes
 
+if TYPE_CHECKING:
+    from rekindle.prepare.unit_kernel import WriteBoxes
+
+# `unit_kernel` is imported where it is used: numba takes long to load, in vain if nothing is compiled yet.
 _NOTHING = np.empty((3, 0), dtype=np.uint8)  # to convert with
 _LOOK_EVERY = 2.0  # seconds, for kernels that another process compiles
 
@@ -44,6 +49,8 @@ def compile_kernels(floats: bool, contiguous: bool) -> None:
     """Compile all that units with results of this kind need, or load it."""
     compile_boxes()
     compile_raw_headers()
+    from rekindle.prepare import unit_kernel
+
     unit_kernel.compile_write(floats, contiguous)
 
 
@@ -98,6 +105,8 @@ class UnitPipeline:
     def compile_now(self) -> None:
         """Compile the kernels, or load them."""
         compile_kernels(*self._kernels)
+        from rekindle.prepare import unit_kernel
+
         table = self._table
         constants = normalization_of(self._on_tensors, table, self._channels_last, unit_kernel.convert_image)
         # Bytes that stay as they are need no table.
@@ -133,7 +142,9 @@ class UnitPipeline:
         left: list[int] = np.flatnonzero(plan[:, Column.SOURCE] < 0).tolist()
         return left
 
-    def _writer(self, plan: Plan, out: Values) -> unit_kernel.WriteBoxes:
+    def _writer(self, plan: Plan, out: Values) -> WriteBoxes:
+        from rekindle.prepare import unit_kernel
+
         assert self._values is not None
         return unit_kernel.box_writer(plan, self._values, out, int(plan[:, Column.BOX_WIDTH].max(initial=0)))
 

@@ -15,9 +15,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.rgb import is_rgb
+from rekindle.prepare.steps import bilinear_rows
 from rekindle.prepare.steps.parameters import InterpolationMode
 from rekindle.prepare.steps.step import Image
 
@@ -67,9 +69,9 @@ def resample(
 
 
 def compile_resize(mode: InterpolationMode) -> None:
-    """Compile the kernel of a mode, or load it: before there are workers, which would each do it."""
+    """Load the kernel of a mode, or compile it where it is needed: before there are workers."""
     if mode == InterpolationMode.BILINEAR:
-        _sum_bilinear()
+        compiled_or_later(_sum_bilinear, soon=True)
     elif mode in SUPPORT:
         _other_filter(mode)
 
@@ -97,9 +99,13 @@ def _resampled_rows(
     result: Image = np.empty((new_height, width, 3), dtype=np.uint8)
     rows, new_rows = image.reshape(len(image), -1), result.reshape(new_height, -1)
     if mode is InterpolationMode.BILINEAR:
-        weights = np.empty(2 * height // new_height + 5, dtype=np.float64)
-        sums = np.empty(3 * width, dtype=np.uint16)
-        _sum_bilinear()(rows, new_rows, top, 3 * left, height, weights, sums)
+        compiled = compiled_or_later(_sum_bilinear, soon=True)
+        if compiled is None:
+            bilinear_rows.write(rows, new_rows, top, 3 * left, height)
+        else:
+            weights = np.empty(2 * height // new_height + 5, dtype=np.float64)
+            sums = np.empty(3 * width, dtype=np.uint16)
+            compiled(rows, new_rows, top, 3 * left, height, weights, sums)
     else:
         _other_filter(mode)(rows, new_rows, top, 3 * left, height, _CODES[mode], SUPPORT[mode])
     return result

@@ -18,9 +18,9 @@ from rekindle.prepare.steps.geometry import Matrix, affine, affine_matrix, rotat
 from rekindle.prepare.steps.parameters import Fill, InterpolationMode
 from rekindle.prepare.steps.point_operations import (
     autocontrast_table,
-    compile_tables,
     equalize_table,
     invert,
+    load_tables,
     look_up,
     posterize,
     solarize,
@@ -105,7 +105,7 @@ def distinct_outcomes(space: Space, bins: int) -> int:
 
 def compile_operations() -> None:
     """Compile what the operations need, or load it."""
-    compile_tables(counts=True)
+    load_tables(counts=True)
 
 
 def perform(image: Image, name: str, magnitude: float, mode: InterpolationMode, fill: Fill) -> Image:
