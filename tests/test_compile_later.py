@@ -249,6 +249,22 @@ def test_without_a_folder_for_compiled_code_no_process_is_started(monkeypatch):
     assert not compile_later._processes
 
 
+def test_the_process_ends_with_the_script_that_started_it(tmp_path):
+    (tmp_path / "sleeps.py").write_text("import time\ndef sleep(_): time.sleep(600)\n")
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from rekindle.core import compile_later
+compile_later.compile_later("sleeps", "sleep", True)
+compile_later.look_after(1.0)
+print(compile_later._processes[0].pid)
+"""
+    ended = warm_python.run("-c", script)
+    assert ended.returncode == 0, ended.stderr
+    assert not ended.stderr
+    assert not Path(f"/proc/{int(ended.stdout)}").exists()
+
+
 def test_a_forked_process_does_not_compile_what_another_asked_for():
     compile_later.compile_later("math", "floor", True)
     child = os.fork()

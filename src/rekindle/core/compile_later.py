@@ -8,6 +8,7 @@ finds it on disk. It ends with this process.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -148,4 +149,12 @@ def _forget() -> None:
     _processes.clear()
 
 
+def _end() -> None:
+    """At the end of this process: whoever loads next begins again."""
+    for process in _processes:
+        process.kill()
+        process.wait()
+
+
+atexit.register(_end)
 os.register_at_fork(after_in_child=_forget)
