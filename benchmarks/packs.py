@@ -18,12 +18,12 @@ def make_packs(files: list[str], folder: Path) -> dict[str, str]:
     found = {
         "files": _as_folder(images, folder / "files"),
         "h5py's": _with_h5py(images, folder / "h5py.h5"),
-        **{name: _packed(images, folder / f"all.{name}") for name in ("h5", "tfrecord", "tar", "lmdb")},
-        "half raw": _packed(_half_raw(images), folder / "half.h5"),
-        "smaller": _packed(map(_smaller, images), folder / "smaller.h5"),
+        **{name: packed(images, folder / f"all.{name}") for name in ("h5", "tfrecord", "tar", "lmdb")},
+        "half raw": packed(_half_raw(images), folder / "half.h5"),
+        "smaller": packed(map(_smaller, images), folder / "smaller.h5"),
     }
     for number in range(SHARDS):
-        _packed(images[number::SHARDS], folder / f"shard-{number:03}.tar")
+        packed(images[number::SHARDS], folder / f"shard-{number:03}.tar")
     return {**found, "shards": str(folder / f"shard-{{000..{SHARDS - 1:03}}}.tar")}
 
 
@@ -49,7 +49,8 @@ def _with_h5py(images: list[bytes], path: Path) -> str:
     return str(path)
 
 
-def _packed(samples: Iterable[bytes | np.ndarray], path: Path) -> str:
+def packed(samples: Iterable[bytes | np.ndarray], path: Path) -> str:
+    """A packed file of these samples, encoded images and pixels; the path's ending names the format."""
     from rekindle.fetch import writer_for
 
     writer = writer_for(path)

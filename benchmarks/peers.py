@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ import numpy as np
 
 from benchmarks.alternate import alternate
 from benchmarks.answer import Bar, Comparison, compare
+from benchmarks.cpu_time import cpu_seconds
 from benchmarks.fresh_process import in_fresh_process
 from benchmarks.memory import proportional_set_size
 from benchmarks.photographs import described, photographs
@@ -179,14 +179,12 @@ def measure_files(contender: str, work: str, files: list[str]) -> dict[str, floa
 
 
 def _measured(batches: Iterable[Any], samples: int) -> dict[str, float]:
-    cpu, start = _cpu_seconds(), time.perf_counter()
+    cpu, start = cpu_seconds(), time.perf_counter()
     for _ in range(EPOCHS):
         for _ in batches:
             pass
     seconds = time.perf_counter() - start
-    if hasattr(batches, "close"):
-        batches.close()  # Workers that are kept for another epoch count when they have ended.
-    cpu = _cpu_seconds() - cpu
+    cpu = cpu_seconds() - cpu
     return {"rate": EPOCHS * samples / seconds, "cpu": 1e3 * cpu / (EPOCHS * samples)}
 
 
@@ -204,12 +202,6 @@ def measure_memory(contender: str, work: str, files: list[str]) -> float:
             used = [proportional_set_size(process.pid) for process in everyone]
             most = sum(memory["Pss"] - memory["Pss_File"] for memory in used) / 1e6
     return most
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of all below it that have ended."""
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
 # CIFAR-10.
@@ -267,7 +259,7 @@ def measure(rounds: int, data: str | None) -> list[Comparison]:
     """Rates, CPU time and memory with each contender, then CIFAR-10."""
     images = photographs(data)
     files = [str(path) for path in images]
-    missing = [name for name, module in NEEDS.items() if not _is_installed(module)]
+    missing = [name for name, module in NEEDS.items() if not is_installed(module)]
     without = f"; not installed: {', '.join(missing)}" if missing else ""
     found = []
     for work, more in WORKS.items():
@@ -322,7 +314,8 @@ def _cifar(name: str) -> Callable[[], dict[str, float]]:
     return lambda: in_fresh_process(measure_cifar, contender=name)
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a peer can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:

@@ -15,6 +15,7 @@ from typing import Any
 
 PROGRAMS = (
     "peers",
+    "ffcv_layout",
     "overhead",
     "first_use",
     "packed",
@@ -93,6 +94,7 @@ def made_with() -> dict[str, Any]:
         "opencv-python-headless",
         "numba",
         "nvidia-dali-cuda120",
+        "ffcv",
         "h5py",
         "webdataset",
     )
