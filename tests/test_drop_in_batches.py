@@ -82,7 +82,7 @@ def test_a_collate_function_may_return_objects_with_tensors(num_workers):
 @WORKERS
 def test_ragged_samples_raise_torchs_kind_of_error_that_says_what_to_add(num_workers):
     with pytest.raises(RuntimeError):
-        list(Torch(Ragged(), batch_size=2, num_workers=num_workers))
+        list(Torch(Ragged(), batch_size=2))  # Its workers may take ten seconds to end.
     with pytest.raises(RuntimeError, match=r"differ in shape: \(1,\) first, \(2,\) in row 1.*collate_fn"):
         list(rk.DataLoader(Ragged(), batch_size=2, num_workers=num_workers))
 
