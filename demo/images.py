@@ -62,6 +62,7 @@ def _fill(folder: Path, progress: Callable[[int, int], None]) -> None:
     files = list(_files(folder))
     for path, _, _ in files:
         path.parent.mkdir(parents=True, exist_ok=True)
+    progress(0, len(files))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(_save, *zip(*files, strict=True), chunksize=10), start=1):
             progress(done, len(files))
