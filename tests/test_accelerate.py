@@ -90,6 +90,32 @@ def test_accelerate_skips_batches_without_losing_our_arguments(accelerator):
     assert torch.cat([batch[2] for batch in rest]).tolist() == list(range(16, 32))
 
 
+@pytest.mark.parametrize("name", ["importance", "redundancy"])
+def test_skipping_batches_that_were_chosen_is_refused_with_what_to_do(accelerator, name):
+    from accelerate.data_loader import skip_first_batches
+
+    given = {"importance": rk.Buckets(), "redundancy": rk.Redundancy([[0, 3], [1, 2]])}[name]
+    prepared = accelerator.prepare(rk.DataLoader(Line(), batch_size=8, **{name: given}))
+    with pytest.raises(rk.ArgumentError, match=r"skip_first_batches\(2\).*load_state_dict"):
+        skip_first_batches(prepared, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"importance": rk.Uniform()}], ids=str)
+def test_accelerates_base_loader_stands_behind_the_batch_in_hand(accelerator, workers, options):
+    def make():
+        return rk.DataLoader(Line(), batch_size=8, shuffle=True, seed=3, num_workers=workers, **options)
+
+    whole = [batch[2] for loader in [make()] for _ in range(2) for batch in loader]
+    prepared = accelerator.prepare(make())
+    states = [prepared.base_dataloader.state_dict()]
+    states += [prepared.base_dataloader.state_dict() for _ in range(2) for _ in prepared]
+    for consumed, state in [*enumerate(states[:-1])][:: 3 if workers else 1]:
+        resumed = accelerator.prepare(make())
+        resumed.base_dataloader.load_state_dict(state)
+        assert same([batch[2] for batch in resumed], whole[consumed : 4 * (1 + consumed // 4)])
+
+
 @pytest.mark.parametrize("at", [(0, 2), (1, 3), (1, 4)])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_accelerate_saves_where_our_loader_stands_and_resumes_there(tmp_path, at, shuffle):

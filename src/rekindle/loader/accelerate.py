@@ -106,9 +106,12 @@ def _showing_what_is_yielded(
                 for _ in range(skipped + 1):
                     progress.shown = read.popleft()
                 skipped = 0
+                progress.state_shown = lambda: {**self.state_dict()}
                 yield batch
+                progress.state_shown = None
         finally:
             if progress.read_ahead is read:  # unless another pass has begun
+                progress.state_shown = None
                 progress.last, progress.shown, progress.read_ahead = progress.current, None, None
 
     return iterate_ours
@@ -141,8 +144,23 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
         # or by a dataset that it has split.
         rekindle = {**rekindle, "shard": None}
     if rekindle["importance"] is not None or rekindle["redundancy"] is not None:
+        _check_not_skipped(kwargs.get("batch_sampler"), rekindle)
         kwargs |= _order_of(kwargs.get("batch_sampler"))
     return DataLoader(dataset, **kwargs, **rekindle)
+
+
+def _check_not_skipped(batch_sampler: object, arguments: dict[str, object]) -> None:
+    from accelerate.data_loader import SkipBatchSampler
+
+    if isinstance(batch_sampler, SkipBatchSampler):
+        given = "importance=" if arguments["importance"] is not None else "redundancy="
+        raise ArgumentError(
+            f"{given} with skip_first_batches({batch_sampler.skip_batches}): that makes a second loader "
+            "of the rest, and neither would know what the other has chosen or learned. Save "
+            "loader.state_dict() of the prepared loader and give it to load_state_dict(), or use "
+            "accelerator.save_state() and load_state() with "
+            "DataLoaderConfiguration(use_stateful_dataloader=True): both go on in the middle of an epoch."
+        )
 
 
 def _order_of(batch_sampler: object) -> dict[str, object]:

@@ -17,20 +17,20 @@ from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe
 
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.agreement import agree
-from rekindle.choose.importance import EpochPlanner, ImportanceMethod, session_state
+from rekindle.choose.importance import EpochPlanner, ImportanceMethod
 from rekindle.choose.planned_sampler import show_order
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint, dataset_state, lightning, sharding
+from rekindle.loader import accelerate, arguments, checkpoint, lightning, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
 from rekindle.loader.ordering import Ordering
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.representation import represent
-from rekindle.loader.resuming import between_epochs, facts_of, one_state, resumed
+from rekindle.loader.resuming import between_epochs, facts_of, one_state, resumed, state_at
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
@@ -312,6 +312,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
+        if self._progress.state_shown is not None:
+            return self._progress.state_shown()
         position = self._progress.position
         if not position.begun:
             position = self._epochs.asked_for(position)
@@ -319,17 +321,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             position = between_epochs(position, self._order.kind, self._index_sampler, self._settings())
         if isinstance(self.reuse, Echo) and position.epoch > 0 and self._settings().keeps_datasets:
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
-        found = self._parts.bad_samples.found
-        seen = found[: len(found) - self._progress.unseen_bad]
-        in_order = self.in_order or not self.num_workers
-        saved = checkpoint.save(
-            checkpoint.identity(self._settings()), position, seen, self._order, in_order=in_order
-        )
-        if self._parts.importance is not None:
-            saved["importance_state"] = session_state.save(self._parts.importance)
-        if is_hugging_face(self.dataset):
-            saved["dataset_epoch"] = epoch_of(self.dataset)
-        return saved | dataset_state.save(self._settings(), self._progress, position)
+        return state_at(position, self._settings(), self._order, self._progress)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.

@@ -17,6 +17,7 @@ from rekindle.core import compile_later
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Batch
 from rekindle.errors import WorkerError
+from rekindle.loader.checkpoint import State
 from rekindle.loader.settings import LoaderSettings
 from rekindle.run import Runner
 from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
@@ -36,9 +37,10 @@ class Progress:
     has_warned: bool = False  # that the state of a dataset cannot be saved
     has_warned_of_feedback: bool = False  # that nobody learns from it
     # Where a framework asks for batches before the training loop does: those that it has, in order, and the
-    # one that the training loop has.
+    # one that the training loop has, with the state behind it.
     read_ahead: deque[SlotBatch | CollatedBatch] | None = None
     shown: SlotBatch | CollatedBatch | None = None
+    state_shown: Callable[[], State] | None = None
 
     @property
     def current(self) -> SlotBatch | CollatedBatch | None:

@@ -15,11 +15,12 @@ from rekindle.choose.position import IterablePosition, Position
 from rekindle.choose.seeding import before_an_epoch
 from rekindle.errors import StateError
 from rekindle.loader import checkpoint, dataset_state, shard_state, stream_ranks
+from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import steps_of
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.run import BadSample
-from rekindle.run.hugging_face import deals_itself_out, is_hugging_face
+from rekindle.run.hugging_face import deals_itself_out, epoch_of, is_hugging_face
 from rekindle.run.stream_reader import is_stateful, with_state_before
 
 
@@ -42,6 +43,20 @@ def between_epochs(
     known = position.iterable or IterablePosition()
     with_state = with_state_before(known, settings.reuse.iterable_view())
     return position if with_state is known else replace(position, iterable=with_state)
+
+
+def state_at(
+    position: Position, settings: LoaderSettings, order: LoaderOrder, progress: Progress
+) -> checkpoint.State:
+    """What a checkpoint holds of a loader that stands at a position."""
+    found, in_order = settings.bad_samples.found, settings.in_order or not settings.num_workers
+    seen = found[: len(found) - progress.unseen_bad]
+    saved = checkpoint.save(checkpoint.identity(settings), position, seen, order, in_order=in_order)
+    if settings.importance is not None:
+        saved["importance_state"] = session_state.save(settings.importance)
+    if is_hugging_face(settings.dataset):
+        saved["dataset_epoch"] = epoch_of(settings.dataset)
+    return saved | dataset_state.save(settings, progress, position)
 
 
 def facts_of(
