@@ -100,6 +100,20 @@ def test_skipping_batches_that_were_chosen_is_refused_with_what_to_do(accelerato
         skip_first_batches(prepared, 2)
 
 
+@pytest.mark.parametrize("name", ["importance", "redundancy", "reuse"])
+def test_what_lays_out_the_batches_itself_does_so_with_a_seedable_sampler_too(name):
+    """As the Trainer of Hugging Face's transformers asks for one."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    given = {"importance": rk.Uniform(), "redundancy": rk.Redundancy([[0, 3], [1, 2]])}
+    given["reuse"] = rk.Echo(2, after="batch")
+    arguments = {"batch_size": 8, "shuffle": True, "seed": 3, name: given[name]}
+    seedable = DataLoaderConfiguration(use_seedable_sampler=True)
+    prepared = Accelerator(cpu=True, dataloader_config=seedable).prepare(rk.DataLoader(Line(), **arguments))
+    assert same([batch[2] for batch in prepared], [batch[2] for batch in rk.DataLoader(Line(), **arguments)])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", [{}, {"importance": rk.Uniform()}], ids=str)
 def test_accelerates_base_loader_stands_behind_the_batch_in_hand(accelerator, workers, options):

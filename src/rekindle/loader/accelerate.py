@@ -25,6 +25,7 @@ from rekindle.choose.planned_sampler import PlannedSampler
 from rekindle.core.samples import Batch
 from rekindle.errors import ArgumentError
 from rekindle.loader.checkpoint import State
+from rekindle.reuse import Echo
 from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
 
 _ENTRY = "rekindle"
@@ -73,6 +74,8 @@ def install() -> None:
     shard, dispatcher = accelerate.DataLoaderShard, accelerate.DataLoaderDispatcher
     shard.__iter__ = _showing_what_is_yielded(shard.__iter__)
     dispatcher._fetch_batches = _saving_states_before(dispatcher._fetch_batches)
+    for kind in (shard, dispatcher):
+        kind.set_sampler = _keeping_planned_order(kind.set_sampler)
 
 
 def _is_ours(adapter: Adapter) -> bool:
@@ -143,17 +146,40 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
         # There is one process, or Accelerate shares the batches itself: out of one that reads all of them,
         # or by a dataset that it has split.
         rekindle = {**rekindle, "shard": None}
-    if rekindle["importance"] is not None or rekindle["redundancy"] is not None:
+    if _lays_out_batches(rekindle):
         _check_not_skipped(kwargs.get("batch_sampler"), rekindle)
         kwargs |= _order_of(kwargs.get("batch_sampler"))
     return DataLoader(dataset, **kwargs, **rekindle)
+
+
+def _keeping_planned_order(put: Callable[[Adapter, object], None]) -> Callable[[Adapter, object], None]:
+    """Leave a loader its order that takes no sampler, where Accelerate puts in a seedable one for all."""
+
+    from accelerate.data_loader import SeedableRandomSampler
+
+    @wraps(put)
+    def put_ours(self: Adapter, sampler: object) -> None:
+        is_for_all = type(sampler) is SeedableRandomSampler
+        if not (is_for_all and _is_ours(self) and _lays_out_batches(self.base_dataloader.rekindle)):
+            put(self, sampler)
+
+    return put_ours
+
+
+def _lays_out_batches(arguments: dict[str, object]) -> bool:
+    """Whether a loader with these arguments takes no sampler."""
+    reuse = arguments["reuse"]
+    repeats_batches = isinstance(reuse, Echo) and reuse.after == "batch"
+    return arguments["importance"] is not None or arguments["redundancy"] is not None or repeats_batches
 
 
 def _check_not_skipped(batch_sampler: object, arguments: dict[str, object]) -> None:
     from accelerate.data_loader import SkipBatchSampler
 
     if isinstance(batch_sampler, SkipBatchSampler):
-        given = "importance=" if arguments["importance"] is not None else "redundancy="
+        given = next(
+            f"{name}=" for name in ("importance", "redundancy", "reuse") if arguments[name] is not None
+        )
         raise ArgumentError(
             f"{given} with skip_first_batches({batch_sampler.skip_batches}): that makes a second loader "
             "of the rest, and neither would know what the other has chosen or learned. Save "
