@@ -154,7 +154,6 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
 
 def _keeping_planned_order(put: Callable[[Adapter, object], None]) -> Callable[[Adapter, object], None]:
     """Leave a loader its order that takes no sampler, where Accelerate puts in a seedable one for all."""
-
     from accelerate.data_loader import SeedableRandomSampler
 
     @wraps(put)
