@@ -1,6 +1,7 @@
 """Compiled kernels: made when a pipeline needs them, for its types alone, equal to what they replace."""
 
 import inspect
+import multiprocessing
 from pathlib import Path
 
 import cv2
@@ -140,6 +141,9 @@ def test_what_takes_long_at_the_start_is_told_once(capfd, monkeypatch):
                 if not allowed:
                     waits._timer.join()
     assert capfd.readouterr().err == "rekindle: loading kernels\nrekindle: compiling kernels\n"
+    monkeypatch.setattr(multiprocessing, "parent_process", object)  # in a worker
+    with waits.during("loading others"):
+        assert not waits._timer.is_alive()
 
 
 def test_the_user_is_told_what_a_first_start_loads_and_compiles(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 import time
@@ -44,7 +45,10 @@ class Patience:
 
     @contextmanager
     def during(self, doing: str) -> Iterator[None]:
-        """The user is told if what is done meanwhile takes long."""
+        """The user is told if what is done meanwhile takes long; not by workers, since nobody waits then."""
+        if multiprocessing.parent_process() is not None:
+            yield
+            return
         self.start(doing)
         try:
             yield
