@@ -45,7 +45,7 @@ class Patience:
 
     @contextmanager
     def during(self, doing: str) -> Iterator[None]:
-        """The user is told if what is done meanwhile takes long; not by workers, since nobody waits then."""
+        """The user is told if what is done meanwhile takes long; not by workers: all would say it."""
         if multiprocessing.parent_process() is not None:
             yield
             return
