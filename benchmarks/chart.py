@@ -50,12 +50,12 @@ def text(x: float, y: float, content: str, kind: str = "text", anchor: str = "st
     )
 
 
-def line(name: str, points: list[tuple[float, float]], colour: str) -> str:
-    """A line through points, each with a dot, and its name behind the last."""
+def line(name: str, points: list[tuple[float, float]], colour: str, shift: float = 0.0) -> str:
+    """A line through points, each with a dot, and its name behind the last, or `shift` pixels below it."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     x, y = points[-1]
     dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in points)
     return (
         f'<g class="{colour}"><polyline points="{path}" style="fill: none" stroke-width="2.5"/>{dots}</g>'
-        f"{text(x + 12, y + 4, name, colour)}"
+        f"{text(x + 12, y + 4 + shift, name, colour)}"
     )
