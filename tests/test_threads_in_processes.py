@@ -169,6 +169,12 @@ def test_large_files_are_loaded_by_threads_and_small_ones_by_processes(tmp_path,
         assert rk.DataLoader(chosen, num_workers=8).report().threads == threads
 
 
+def test_without_workers_no_file_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
+    dataset = rk.open(folder_of(tmp_path, 110_000), transform=steps())
+    monkeypatch.setattr(dataset.source, "encoded_nbytes", lambda _: pytest.fail("looked at a file"))
+    assert rk.DataLoader(dataset).report().threads == 1
+
+
 def test_pixels_need_no_decoding_and_are_loaded_by_processes(tmp_path):
     pixels = np.zeros((300, 300, 3), np.uint8)
     images = rk.ArrayImages(np.stack([pixels] * 4), [0] * 4, steps())

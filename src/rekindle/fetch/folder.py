@@ -48,7 +48,7 @@ class LabelledFiles(ABC):
 
     def target(self, index: int) -> int:
         """The class number of a sample."""
-        return int(self._targets[index])
+        return self._targets.item(index)
 
     @property
     def targets(self) -> list[int]:

@@ -126,7 +126,9 @@ class LoaderSettings:
     @property
     def threads(self) -> int:
         """How many workers share a process, at most."""
-        if self.executor != "auto" or self.order is OrderKind.ITERABLE or self.reuse.splits_samples:
+        if self.executor != "auto" or self.num_workers == 0 or self.order is OrderKind.ITERABLE:
+            return 1
+        if self.reuse.splits_samples:
             return 1
         if self.takes_states:  # Each worker has a copy of its own.
             return 1

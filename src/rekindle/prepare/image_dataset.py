@@ -22,7 +22,7 @@ from rekindle.prepare.third_party_transforms import on_arrays
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
 
-_READ_TOGETHER, _BYTES_TOGETHER = 32, 4 << 20  # files, and bytes that end it earlier
+_READ_TOGETHER, _BYTES_TOGETHER = 64, 4 << 20  # files, and bytes that end it earlier
 
 
 class ImageDataset(NativeImages):

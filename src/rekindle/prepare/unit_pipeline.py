@@ -173,7 +173,7 @@ class UnitPipeline:
                     plan[number, Column.HEIGHT : Column.BOX_WIDTH + 1] = *pixels.shape[:2], *found
                 elif len(pixels) != header.height:
                     plan[number, Column.HEIGHT] = len(pixels)
-            write(pixels.reshape(-1), number)
+            write(pixels.ravel(), number)
         return left
 
 

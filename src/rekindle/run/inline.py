@@ -42,6 +42,7 @@ class Inline:
         self._tensors: tuple[torch.Tensor, ...] | None = None
         self._row_nbytes = 0
         self._native = batch_layout.describe_native(dataset.example()) if rows and job.native else None
+        self._layout: batch_layout.Layout | None = None  # of the native batch before
         self._will_need = job.will_need
         self._orders: Orders = iter(())
         self.closed, self.steady = False, True
@@ -198,7 +199,9 @@ class Inline:
     ) -> CollatedBatch | None:
         """A batch whose images a native dataset writes straight to their rows."""
         count = len(order.indices)
-        layout = batch_layout.Layout(spec, count)
+        layout = self._layout
+        if layout is None or layout.rows != count:
+            layout = self._layout = batch_layout.Layout(spec, count)
         image_rows, *label_rows = layout.tensors(np.empty(layout.nbytes, dtype=np.uint8), count)
         assert image_rows is not None
         images = image_rows.numpy()

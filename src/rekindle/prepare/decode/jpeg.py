@@ -78,7 +78,7 @@ def read_frame(data: Encoded) -> Frame:
         rows_at = usual.start(1) + 4
         height, width = _SIZE(data, rows_at)
         if height and width:
-            return Frame(height, width, rows_at if data[-2:] == _END else 0, plain=True)
+            return Frame(height, width, rows_at if data[-2:] == _END else 0, True)
     return _read_segments(data)
 
 
