@@ -228,8 +228,12 @@ def test_a_kernel_that_makes_a_difference_is_compiled_soon_and_before_the_others
     assert 0 < started[0].index("floor") < started[0].index("os.nice(19)") < started[0].index("ceil")
 
 
-def test_without_a_folder_for_compiled_code_what_makes_a_difference_is_compiled_here(monkeypatch, tmp_path):
-    monkeypatch.setattr(compile_later, "keeps_compiled_code", lambda: False)
+@pytest.mark.parametrize("reason", ["no folder", "frozen"])
+def test_what_makes_a_difference_is_compiled_here_if_no_other_process_can(monkeypatch, tmp_path, reason):
+    if reason == "frozen":  # into one executable, which is no Python
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    else:
+        monkeypatch.setattr(compile_later, "keeps_compiled_code", lambda: False)
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
 
     @compiled_code.kernel(lambda: numba.int64(numba.int64))

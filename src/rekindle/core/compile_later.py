@@ -71,7 +71,7 @@ def compiled_or_later(
                 found = _loaded[key] = kernel(*variant)
             _retry_at.pop(key, None)
         except NotCompiledError:
-            if not soon or keeps_compiled_code():
+            if not soon or _can_be_left_to_another():
                 _retry_at[key] = now + _RETRY_AFTER
                 compile_later(kernel.__module__, kernel.__name__, *variant, soon=soon)
                 return None
@@ -115,13 +115,18 @@ def look_after(now: float) -> float:
         ended = _processes.pop()
         if ended.returncode:
             _log.warning("kernels could not be compiled in the background: exit code %d", ended.returncode)
-    if _wanted and not _processes and keeps_compiled_code():
+    if _wanted and not _processes and _can_be_left_to_another():
         _asked.update(_wanted)
         soon = [call for call, is_soon in _wanted.items() if is_soon]
         later = [call for call, is_soon in _wanted.items() if not is_soon]
         _wanted.clear()
         _start(_PROGRAM.format(path=[*map(str, sys.path)], parent=os.getpid(), soon=soon, later=later))
     return now + _LOOK_EVERY if _processes else math.inf
+
+
+def _can_be_left_to_another() -> bool:
+    """Whether there is a Python to start, and a folder where this one finds what it has compiled."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False) and keeps_compiled_code()
 
 
 def _start(program: str) -> None:
