@@ -134,6 +134,19 @@ def test_a_loss_that_is_not_finite_changes_no_score():
     assert np.isfinite(scores.loss[scores.known]).all()
 
 
+@pytest.mark.parametrize("method", [rk.Buckets(), rk.SelectiveBackprop(), rk.InfoBatch(4)], ids=str)
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_an_epoch_of_losses_that_are_all_not_finite_raises(method, loss):
+    loader = rk.DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=10, importance=method)
+
+    def epoch():
+        for inputs, _ in loader:
+            loader.feedback(losses=torch.full((len(inputs),), loss))
+
+    with pytest.raises(rk.FeedbackError, match=rf"all {len(INPUTS)} losses reported for epoch 0 are NaN or"):
+        [epoch() for _ in range(2)]
+
+
 def test_ids_name_the_samples_that_are_meant():
     def report(loader, rows):
         loader.feedback(LOSSES[rows].flip(0), ids=rows.flip(0))

@@ -7,6 +7,7 @@ import zlib
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose import distributed
 from rekindle.choose.agreement import Fact, has_ranks
@@ -134,17 +135,28 @@ class ImportanceSession:
             found = distributed.gathered(found, f"the feedback of epoch {self.epoch}", self.facts())
         if self._earlier is not None:
             found = Findings.of([self._earlier, found])
-        if ended and not len(found.measured.ids) and self.method.needs_feedback:
-            raise FeedbackError(
-                f"importance={self.name} chooses samples by how the model does on them, but no feedback was "
-                f"reported for epoch {self.epoch}. Call loader.feedback(losses=…), or (logits=…, targets=…), "
-                "after each batch, or leave out importance=."
-            )
+        if ended and self.method.needs_feedback:
+            self._check(found.measured.loss)
         self.scores.update(self.epoch, found)
         self._findings.restart()
         self._earlier = None
         if self._shared is not None:
             self._shared.begin_again()
+
+    def _check(self, losses: NDArray[np.float32]) -> None:
+        """Raise FeedbackError if nothing can be learned from the losses of an epoch."""
+        needs = f"importance={self.name} chooses samples by how the model does on them, but"
+        if not len(losses):
+            raise FeedbackError(
+                f"{needs} no feedback was reported for epoch {self.epoch}. Call loader.feedback(losses=…), "
+                "or (logits=…, targets=…), after each batch, or leave out importance=."
+            )
+        if not np.isfinite(losses).any():
+            raise FeedbackError(
+                f"{needs} all {len(losses)} losses reported for epoch {self.epoch} are NaN or infinite: the "
+                "model has diverged, or something else is reported. Go on from a checkpoint before that, "
+                "with a lower learning rate or gradient clipping, say."
+            )
 
     def report_feedback(
         self, last: YieldedBatch | None, losses: object, logits: object, targets: object, ids: object
