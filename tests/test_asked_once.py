@@ -243,3 +243,43 @@ def test_tensors_that_are_replaced_within_an_epoch_are_seen_at_once_as_with_torc
     got = epoch(rk.DataLoader)
     assert got == [*epoch(Torch)[:3], got[3]]
     assert got[3] == [[6, 7]]
+
+
+class Mix:
+    """Draws by a method that was chosen before."""
+
+    def __init__(self) -> None:
+        self.mix = self._mix
+
+    def _mix(self, samples):
+        return torch.tensor([random.random(), np.random.rand(), torch.rand(()).item()])
+
+    def __call__(self, samples):
+        return self.mix(samples)
+
+
+class MixModule(torch.nn.Module):
+    def forward(self, samples):
+        return Mix()(samples)
+
+
+IMAGES = np.zeros((12, 4, 4, 3), dtype=np.uint8)
+DATASETS = {
+    "foreign": [*range(12)],
+    "native": rk.ArrayImages(IMAGES, [0] * 12, transform=[rk.transforms.ToTensor()]),
+}
+
+
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+@pytest.mark.parametrize("collate", [Mix(), MixModule()], ids=["method", "module"])
+def test_what_collation_draws_is_new_for_every_batch_and_the_same_for_any_workers(dataset, collate):
+    def numbers(workers: int, **options: object) -> list[list[float]]:
+        torch.manual_seed(workers)
+        loader = rk.DataLoader(
+            dataset, batch_size=3, collate_fn=collate, num_workers=workers, seed=1, **options
+        )
+        return [batch.tolist() for _ in range(2) for batch in loader]
+
+    inline = numbers(0)
+    assert len({number for batch in inline for number in batch}) == 8 * 3
+    assert numbers(1) == numbers(2) == numbers(2, executor="threads") == inline

@@ -4,9 +4,11 @@ import functools
 import math
 import operator
 import random
+import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,8 @@ class Data:
     def helper(self, index: int) -> Any:
         return self.values[index] * self.scale
 
+
+class Jitters(Data):
     def jitter(self) -> float:
         return random.random()
 
@@ -48,7 +52,8 @@ class Drawer:
 
 
 def _of(getitem: Callable[..., Any], **held: Any) -> frozenset[str]:
-    dataset = type("Own", (Data,), {"__getitem__": getitem, "__module__": __name__})()
+    base = Jitters if "jitter" in getitem.__code__.co_names else Data
+    dataset = type("Own", (base,), {"__getitem__": getitem, "__module__": __name__})()
     vars(dataset).update(held)
     found = possible_draws(dataset)
     assert possible_draws(Subset(dataset, [0])) == found
@@ -211,3 +216,66 @@ class Lazy:
 def test_nothing_is_asked_for_its_attributes() -> None:
     assert possible_draws([Lazy()]) == frozenset()
     assert possible_draws(Lazy()) == frozenset()
+
+
+class Noise:
+    """Draws in methods that nobody names where they are called."""
+
+    def __init__(self, train: bool = True) -> None:
+        self.chosen = self.augment if train else self.keep
+
+    def augment(self, index: int) -> float:
+        return index + random.random()
+
+    def keep(self, index: int) -> float:
+        return index
+
+    @staticmethod
+    def shift(index: int) -> float:
+        return index + random.random()
+
+
+class NoiseModule(torch.nn.Module):
+    def forward(self, index: int) -> float:
+        return index + random.random()
+
+
+class Draws:
+    """A class that draws only when an object of it is made."""
+
+    def __init__(self) -> None:
+        self.value = random.random()
+
+
+class OtherModule(ModuleType):
+    """As lazy imports make them."""
+
+
+def _member(value: Any) -> Any:
+    return type("Own", (), {"member": value, "__module__": __name__})()
+
+
+UNSEEN = {
+    "a method chosen before": Noise(),
+    "methods in a dict": {"noise": Noise().augment},
+    "a static method": [Noise.shift],
+    "a partial of a method": functools.partial(Noise().augment, 3),
+    "forward of a module": NoiseModule(),
+    "a class that is held": [Draws],
+    "the global generator": [random._inst],
+    "a module as a member": _member(random),
+    "a function of C code as a static method": _member(staticmethod(random.random)),
+    "a partial as a static method": _member(staticmethod(functools.partial(random.uniform, 0, 1))),
+    "a partial as a property": _member(property(functools.partial(random.uniform, 0))),
+    "a module of another type": [OtherModule("lazy")],
+    "an array of functions": [np.array([chance, chance], dtype=object)],
+    "a function made one of NumPy's": [np.frompyfunc(lambda index: index + random.random(), 1, 1)],
+    "a thread's own": [threading.local()],
+    "keys of a dict": [{chance: 0.5}],
+}
+
+
+@pytest.mark.parametrize("held", UNSEEN.values(), ids=UNSEEN)
+def test_code_that_is_reached_without_its_name_counts(held):
+    assert "python" in possible_draws(held)
+    assert "python" in _of(adds_what_is_held, held=held)

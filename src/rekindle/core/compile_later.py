@@ -47,6 +47,7 @@ if os.getppid() == {parent}:
 _log = logging.getLogger("rekindle")
 _wanted: dict[_Call, bool] = {}  # whether soon; not asked for so far
 _asked: set[_Call] = set()
+_running: list[_Call] = []  # what the process has been asked for
 _loaded: dict[_Kernel, Callable[..., object]] = {}
 _retry_at: dict[_Kernel, float] = {}  # for those that were not on disk
 _processes: list[subprocess.Popen[bytes]] = []
@@ -113,10 +114,13 @@ def look_after(now: float) -> float:
     """Start the process, or see whether it has ended; returns when to call this again."""
     if _processes and _processes[0].poll() is not None:
         ended = _processes.pop()
-        if ended.returncode:
+        if ended.returncode < 0:  # Killed, with the thread that started it, say.
+            _asked.difference_update(_running)
+        elif ended.returncode:
             _log.warning("kernels could not be compiled in the background: exit code %d", ended.returncode)
     if _wanted and not _processes and _can_be_left_to_another():
         _asked.update(_wanted)
+        _running[:] = _wanted
         soon = [call for call, is_soon in _wanted.items() if is_soon]
         later = [call for call, is_soon in _wanted.items() if not is_soon]
         _wanted.clear()

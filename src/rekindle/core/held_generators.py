@@ -41,6 +41,7 @@ WITHOUT_PARTS = (
 )  # fmt: skip
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods of an object of C code
 _WITHOUT_ATTRIBUTES = (list, tuple, dict, types.FunctionType, types.MethodType, functools.partial, *_BOUND)
+GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand, torch.default_generator)
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
 
 _Found = Iterator[tuple[str, object]]
@@ -69,10 +70,13 @@ def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
     return tuple(HeldGenerator(path, source, value) for path, source, value in sources if source is not None)
 
 
-def near_objects(*roots: object) -> _Found:
-    """The objects that these hold, the nearest first, with the ways to them; not the global generators."""
+def near_objects(*roots: object, with_global: bool = False) -> _Found:
+    """The objects that these hold, the nearest first, with the ways to them.
+
+    The global generators are left out unless asked for. The way to a class of an object is its name.
+    """
     waiting = deque((str(number), root) for number, root in enumerate(roots))
-    seen = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
+    seen = set() if with_global else {*map(id, GLOBAL_GENERATORS)}
     alive: list[object] = []  # or an id might come to mean another object
     while waiting and len(alive) < MOST_OBJECTS:
         path, value = waiting.popleft()

@@ -13,6 +13,7 @@ import builtins
 import functools
 import random
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator
 from itertools import chain
@@ -29,7 +30,14 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
-from rekindle.core.held_generators import GENERATORS, MOST_ITEMS, MOST_OBJECTS, WITHOUT_PARTS, near_objects
+from rekindle.core.held_generators import (
+    GENERATORS,
+    GLOBAL_GENERATORS,
+    MOST_ITEMS,
+    MOST_OBJECTS,
+    WITHOUT_PARTS,
+    near_objects,
+)
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.object_state import (
     all_names,
@@ -40,7 +48,6 @@ from rekindle.core.object_state import (
     mro_of,
     vars_of,
 )
-from rekindle.core.self_changes import reached_functions
 
 _Names = frozenset[str]
 NOTHING: _Names = frozenset()
@@ -48,7 +55,7 @@ ALL: _Names = frozenset({"python", "numpy", "torch"})
 # What the functions and classes of a library draw from, by its name; of those not named here, anything.
 _OF_LIBRARIES = dict.fromkeys(
     [
-        "PIL", "_io", "_thread", "abc", "builtins", "bz2", "collections", "copy", "csv", "cv2",
+        "PIL", "_io", "abc", "builtins", "bz2", "collections", "copy", "csv", "cv2",
         "datetime", "enum", "functools", "glob", "gzip", "io", "itertools", "json", "lzma",
          "math", "numbers", "numpy", "os", "pathlib", "posix", "posixpath", "re", "string",
         "struct", "tarfile", "threading", "time", "typing", "warnings", "zipfile", "zlib",
@@ -93,12 +100,17 @@ _REACHES_ANYTHING = frozenset(
         "modules", "sample", "vars",
     }
 )  # fmt: skip
+_OF_GENERATORS = {
+    id(generator): frozenset({name})
+    for generator, name in zip(GLOBAL_GENERATORS, ("python", "numpy", "torch"), strict=True)
+}
+_MAKE_OBJECTS = frozenset({"__class__", "__new__", "type"})
 # Methods that are called before samples are loaded, unless a class is called, which counts as unknown.
 _BEFORE = frozenset(
     {"__init__", "__new__", "__init_subclass__", "__set_name__", "__getstate__", "__setstate__", "__reduce__"}
 )
 _module_of = type.__dict__["__module__"].__get__  # without asking the class or its metaclass
-_KNOWN_MEMBERS = (*WITHOUT_PARTS, FunctionType, MemberDescriptorType, classmethod, property, staticmethod)
+_KNOWN_MEMBERS = (*WITHOUT_PARTS, FunctionType, MemberDescriptorType)
 _PYTHONS_MEMBERS = frozenset(
     {
         "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__orig_bases__",
@@ -106,8 +118,10 @@ _PYTHONS_MEMBERS = frozenset(
     }
 )  # fmt: skip
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple})
-_WRAP_CODE = frozenset({"builtins", "functools", "itertools"})  # modules of what holds it unseen: a generator
-_HOLD_NOTHING = frozenset({object, slice, memoryview})
+_WRAP_CODE = frozenset(
+    {"_thread", "builtins", "functools", "itertools"}
+)  # modules of what holds it unseen: a generator
+_HOLD_NOTHING = frozenset({object, slice, memoryview, type(threading.Lock()), type(threading.RLock())})
 _MOST_CHECKED = 1_000_000  # items of a container: 20 ms
 
 
@@ -115,11 +129,16 @@ def possible_draws(*roots: object) -> _Names:
     """The names of the global generators that these objects may draw from when they are used."""
     found: set[str] = set()
     try:
-        objects = [value for _, value in near_objects(*roots)]
-        if len(objects) >= MOST_OBJECTS:
+        near = [*near_objects(*roots, with_global=True)]
+        if len(near) >= MOST_OBJECTS:
             return ALL
-        functions = reached_functions(*roots, unnamed=_is_unnamed)
-        for part in chain(map(_of_object, objects), map(_of_function, functions)):
+        objects = [value for path, value in near if not _is_own_class(path, value)]
+        functions = [
+            value for value in objects if type(value) is FunctionType and not is_library(value.__module__)
+        ]
+        makes_objects = any(all_names(one.__code__) & _MAKE_OBJECTS for one in functions)
+        used = [one for one in functions if makes_objects or one.__name__ not in _BEFORE]
+        for part in chain(map(_of_object, objects), map(_of_function, used)):
             found.update(part)
             if found == ALL:
                 return ALL
@@ -130,28 +149,43 @@ def possible_draws(*roots: object) -> _Names:
     return frozenset(found)
 
 
-def _is_unnamed(method: str) -> bool:
-    """Whether a method may be called without being named, while samples are loaded."""
-    return method.startswith("__") and method.endswith("__") and method not in _BEFORE
+def _is_own_class(path: str, value: object) -> bool:
+    """Whether this is the class of an object that is held: it is looked at with the object."""
+    return type in mro_of(type(value)) and path == vars_of(type)["__qualname__"].__get__(value)
+
+
+def _hides_code(value: object) -> bool:
+    """Whether this is data only by its type: a module, an array of objects."""
+    kind = type(value)
+    if ModuleType in mro_of(kind):
+        return True
+    if issubclass(kind, np.ufunc):
+        return vars(np).get(value.__name__) is not value  # type: ignore[attr-defined]
+    return issubclass(kind, np.ndarray | np.generic) and (
+        not kind.__module__.startswith("numpy") or bool(value.dtype.hasobject)  # type: ignore[attr-defined]
+    )
 
 
 def _of_object(value: object) -> Collection[str]:
     """What an object that is held draws from, apart from what it holds itself and from code of a script."""
     kind = type(value)
-    if issubclass(kind, GENERATORS):  # of the dataset's own
-        return NOTHING
+    if issubclass(kind, GENERATORS):
+        return _OF_GENERATORS.get(id(value), NOTHING)  # of the dataset's own
+    if _hides_code(value):
+        return ALL
     if kind is FunctionType:
         return _of_held_function(value)
     if kind is MethodType or kind is functools.partial:
         return NOTHING
     if kind in (BuiltinFunctionType, MethodWrapperType):
         return _of_builtin(value)
-    if issubclass(kind, type):
-        return _of_class(value)
+    if issubclass(kind, type):  # Who holds it may make objects of it.
+        module = _module_of(value)
+        return _of_library(module) if is_library(module) else ALL
     if any(base in _CONTAINERS for base in mro_of(kind)):
         return _of_container(value, kind)
     attributes = attributes_of(value, kind)
-    if attributes is None or any(type(one) is ModuleType for _, one in attributes):
+    if attributes is None or any(_hides_code(one) for _, one in attributes):
         return ALL
     if _module_of(kind) in _WRAP_CODE:
         return NOTHING if kind in _HOLD_NOTHING else ALL
@@ -162,8 +196,10 @@ def _of_container(value: object, kind: type) -> Collection[str]:
     if kind not in _CONTAINERS:
         return ALL
     items = _items(value)
+    if kind is dict and not _is_data(value.keys(), levels=3):  # type: ignore[attr-defined]
+        return ALL
     if kind in (dict, list, tuple) and len(items) <= MOST_ITEMS:  # They are looked at themselves.
-        return ALL if ModuleType in map(type, items) else NOTHING
+        return ALL if any(map(_hides_code, items)) else NOTHING
     return NOTHING if len(items) <= _MOST_CHECKED and _is_data(items, levels=3) else ALL
 
 
@@ -171,9 +207,10 @@ def _is_data(items: Collection[object], levels: int) -> bool:
     """Whether items of a container are numbers, texts, arrays and tuples or lists of them."""
     kinds = {*map(type, items)}
     nested = kinds & {dict, list, tuple}
-    if ModuleType in kinds or BuiltinFunctionType in kinds:
-        return False
     if not all(issubclass(kind, WITHOUT_PARTS) for kind in kinds - nested):
+        return False
+    arrays = any(issubclass(kind, (np.ndarray, np.generic, ModuleType)) for kind in kinds)
+    if arrays and any(map(_hides_code, items)):
         return False
     if not nested:
         return True
@@ -197,9 +234,17 @@ def _of_class(kind: object) -> Collection[str]:
 
 def _is_known(name: str, member: object) -> bool:
     """Whether an entry of a class of a script is data, or a function that is looked at."""
-    if type(member) in (list, tuple, dict):
-        return name in _PYTHONS_MEMBERS or _is_data([member], levels=3)
-    return name in _PYTHONS_MEMBERS or issubclass(type(member), _KNOWN_MEMBERS)
+    kind = type(member)
+    if name in _PYTHONS_MEMBERS:
+        return True
+    if kind in (list, tuple, dict):
+        return _is_data([member], levels=3)
+    if kind in (classmethod, staticmethod):
+        return type(member.__func__) is FunctionType  # type: ignore[attr-defined]
+    if kind is property:
+        parts = (member.fget, member.fset, member.fdel)  # type: ignore[attr-defined]
+        return all(one is None or type(one) is FunctionType for one in parts)
+    return issubclass(kind, _KNOWN_MEMBERS) and not _hides_code(member)
 
 
 def _of_library(module: object) -> Collection[str]:
@@ -218,7 +263,7 @@ def _of_held_function(function: object) -> Collection[str]:
     assert isinstance(function, FunctionType)
     for cell in function.__closure__ or ():
         try:
-            if type(cell.cell_contents) is ModuleType:
+            if _hides_code(cell.cell_contents):
                 return ALL
         except ValueError:  # It has no value yet.
             return ALL
@@ -261,6 +306,8 @@ def _of_function(function: FunctionType) -> Iterator[str]:
         value = reads.get(name, vars(builtins).get(name, sys.modules.get(name)))
         if type(value) is ModuleType:
             yield from _of_module(value, names)
+        elif _hides_code(value):
+            yield from ALL
         elif type in mro_of(type(value)):
             module = _module_of(value)
             yield from _of_library(module) if is_library(module) else ALL

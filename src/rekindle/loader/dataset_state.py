@@ -86,7 +86,7 @@ def save(settings: LoaderSettings, progress: Progress, position: Position) -> St
         warnings.warn(
             f"{FIELD}: what {what} gives is not in the loader's state. {problem} "
             "Or save it in your checkpoint beside the loader's, and load it yourself.",
-            stacklevel=3,
+            stacklevel=4,  # whoever calls `state_dict`
         )
     return {FIELD: saved}
 

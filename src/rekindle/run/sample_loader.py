@@ -138,8 +138,9 @@ class SampleLoader:
         self._exclusive = exclusive or self._keep_held
         self._on_row = on_row
         self._native = as_native(dataset)
+        self._draws = draws
         self._generators: tuple[RandomSource, ...] = GENERATORS if draws else ()
-        self._is_looked_into = not draws
+        self._is_looked_into = not draws and collate_fn in DRAW_NOTHING
         self._held: tuple[HeldGenerator, ...] = ()
         self._drawn_from: tuple[RandomSource, ...] = ()  # or may be, as far as is known
         self._collation_draws_from: tuple[RandomSource, ...] = ()
@@ -281,7 +282,7 @@ class SampleLoader:
         if function in DRAW_NOTHING:
             return collate(function, argument)
         self._look_into()
-        with self._timed_alone():
+        with self._timed_alone(self._generators or self._collation_draws_from):
             self._seed_for_batch(request, self._collation_draws_from)
             return function(argument)
 
@@ -299,24 +300,29 @@ class SampleLoader:
         """Find the generators, which a `worker_init_fn` may have put in; so not before the first sample."""
         if self._is_looked_into:
             return
-        self._is_looked_into, roots = True, self._roots()
+        self._is_looked_into, roots = True, self._roots() if self._draws else ()
         self._held = held_generators(*roots, self._collate_fn)
-        self._generators += self._held
-        reads_on = may_read_on(self.dataset)
-        self._asks_again = not (self._once or reads_on)
-        self._drawn_from = _possible(*roots)
-        if self._once or (self._keeps_parts and reads_on) or not (self._held and may_keep_draws(*roots)):
-            self._drawn_from += self._held_by(*roots)
+        if self._draws:
+            self._generators += self._held
+            reads_on = may_read_on(self.dataset)
+            self._asks_again = not (self._once or reads_on)
+            # Who reads on cannot be asked again if there is a hole in the proof.
+            self._drawn_from = GENERATORS if reads_on else _possible(*roots)
+            if self._once or (self._keeps_parts and reads_on) or not (self._held and may_keep_draws(*roots)):
+                self._drawn_from += self._held_by(*roots)
         if self._collate_fn not in DRAW_NOTHING:
-            self._collation_draws_from = _possible(self._collate_fn) + self._held_by(self._collate_fn)
+            # It is called once, and nothing shows if the proof has a hole; so that is asked only where
+            # threads that load need not wait for each other.
+            possible = GENERATORS if self._draws else _possible(self._collate_fn)
+            self._collation_draws_from = possible + self._held_by(self._collate_fn)
 
     def _held_by(self, *roots: object) -> tuple[HeldGenerator, ...]:
         near = {id(value) for _, value in near_objects(*roots)} if self._held else set()
         return tuple(one for one in self._held if id(one.generator) in near)
 
     @contextmanager
-    def _timed_alone(self) -> Iterator[None]:
-        with self._exclusive(self._generators):
+    def _timed_alone(self, generators: tuple[RandomSource, ...]) -> Iterator[None]:
+        with self._exclusive(generators) if generators else nullcontext():
             started = time.perf_counter()
             try:
                 yield
@@ -326,7 +332,7 @@ class SampleLoader:
     def _run(self, attempt: Callable[[Marks], Result]) -> Result:
         """What an attempt returns once it draws from no generator that was not seeded for it."""
         self._look_into()
-        with self._timed_alone():
+        with self._timed_alone(self._generators):
             while True:
                 others = [one for one in self._generators if one not in self._drawn_from]
                 marks = self._marks = {generator: generator.mark() for generator in others}

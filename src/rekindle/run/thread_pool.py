@@ -83,7 +83,7 @@ class ThreadPool:
 
     def _run(self, job: Job, number: int) -> None:
         channel = self._channels[number]
-        loader = sample_loader(job, exclusive=self._exclusive if job.draws else None)
+        loader = sample_loader(job, exclusive=self._exclusive)
         try:
             if job.worker_init_fn is not None:
                 job.worker_init_fn(number)
