@@ -1,6 +1,7 @@
 """What holds for every test: nothing depends on how fast the machine is, and who must run alone does."""
 
 import gc
+import math
 import multiprocessing
 import os
 import sys
@@ -50,6 +51,15 @@ LAST = (
 @pytest.fixture(autouse=True, scope="module")
 def _cheap_forks() -> None:
     use_huge_pages()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_compiling_beside_tests() -> Iterator[None]:
+    """Tests see which processes a loader has left: none is to compile kernels meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rekindle.core.compile_later._START_AFTER", math.inf)
+        patch.setattr("rekindle.core.compile_later._START_SOON_AFTER", math.inf)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -34,6 +34,8 @@ KERNELS = [
 
 @pytest.fixture(autouse=True)
 def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_later, "_START_AFTER", 5.0)
+    monkeypatch.setattr(compile_later, "_START_SOON_AFTER", 0.5)
     monkeypatch.setattr(compile_later, "_wanted", {})
     monkeypatch.setattr(compile_later, "_asked", set())
     monkeypatch.setattr(compile_later, "_processes", [])
