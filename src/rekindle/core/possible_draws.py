@@ -118,9 +118,8 @@ _PYTHONS_MEMBERS = frozenset(
     }
 )  # fmt: skip
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple})
-_WRAP_CODE = frozenset(
-    {"_thread", "builtins", "functools", "itertools"}
-)  # modules of what holds it unseen: a generator
+# Modules of what holds code unseen: a generator.
+_WRAP_CODE = frozenset({"_thread", "builtins", "functools", "itertools"})
 _HOLD_NOTHING = frozenset({object, slice, memoryview, type(threading.Lock()), type(threading.RLock())})
 _MOST_CHECKED = 1_000_000  # items of a container: 20 ms
 

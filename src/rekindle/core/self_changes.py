@@ -53,7 +53,7 @@ _Globals = dict[str, object]
 
 def may_read_on(dataset: object) -> bool:
     """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
-    functions = [*reached_functions(dataset)]
+    functions = [*_reached(dataset)]
     seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
     seeks = bool(seeking) and all(map(_seeks_first, seeking))
     # By the type: `isinstance` asks the object for its `__class__`, which may run any code.
@@ -70,16 +70,11 @@ def _seeks_first(names: tuple[str, ...]) -> bool:
 
 def may_change_anything(*roots: object) -> bool:
     """Whether functions and other objects that are used may change anything: themselves, their arguments."""
-    return any(_changes_anything(one.__code__) for one in reached_functions(*roots))
+    return any(_changes_anything(one.__code__) for one in _reached(*roots))
 
 
-def reached_functions(
-    *roots: object, unnamed: Callable[[str], bool] = _OPERATORS.__contains__
-) -> Iterator[FunctionType]:
-    """Functions of a script that objects may run: those that they hold, and methods that these name.
-
-    `unnamed` are methods that are called without being named.
-    """
+def _reached(*roots: object) -> Iterator[FunctionType]:
+    """Functions of a script that objects may run: those that they hold, and methods that these name."""
     called: list[FunctionType] = []
     methods: list[FunctionType] = []
     aliases: dict[int, set[str]] = {}  # the names of a method in its classes, by id
@@ -89,12 +84,12 @@ def reached_functions(
         elif type in mro_of(type(value)):
             for name, member in [*vars_of(value).items()]:  # type: ignore[arg-type]
                 aliases.setdefault(id(member), set()).add(name)
-    names: set[str] = set()
+    names = set(_OPERATORS)
     while True:
         reached = {
             id(method)
             for method in methods
-            if any(name in names or unnamed(name) for name in (method.__name__, *aliases.get(id(method), ())))
+            if not names.isdisjoint((method.__name__, *aliases.get(id(method), ())))
         }
         called += [method for method in methods if id(method) in reached]
         methods = [method for method in methods if id(method) not in reached]
