@@ -7,6 +7,7 @@ look before and another after it (`look.Look`) prove that nothing was changed.
 
 from __future__ import annotations
 
+from rekindle.core.forked_memory import is_any_shared
 from rekindle.core.look import Look
 
 
@@ -21,8 +22,9 @@ class Watched:
         self._roots, self._look = roots, Look(*roots, forks=forks)
         # Why it could never be proven that nothing was changed; empty if it can.
         self.why_unproven = self._look.why_incomplete
-        # Whether the objects' code may read files, whose content no look proves.
-        self.reads_files = self._look.reads_files
+        # Whether workers may read what no look proves that is changed while they load: a file, or memory that
+        # they share with the script.
+        self.may_change_meanwhile = self._look.reads_files or is_any_shared(self._look.addresses)
 
     def __reduce__(self) -> tuple[type[Watched], tuple[object, ...]]:
         return Watched, self._roots

@@ -15,6 +15,7 @@ import functools
 import mmap
 import os
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,25 @@ class ForkedArrays:
         if memory is not None:
             self._memory[address, size] = memory
         return memory
+
+
+def is_any_shared(addresses: Iterable[int]) -> bool:
+    """Whether memory at one of these, just read, may be a file's or shared with other processes for good."""
+    pages = {address // mmap.PAGESIZE for address in addresses}
+    if not pages:
+        return False
+    try:
+        file = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            entries = b"".join(os.pread(file, _ENTRY, page * _ENTRY) for page in pages)
+        finally:
+            os.close(file)
+    except OSError as error:
+        if is_interrupt(error):
+            raise
+        return True  # Nobody knows.
+    found = np.frombuffer(entries, np.uint64)
+    return found.size < len(pages) or not bool(((found & (PRESENT | FILE)) == PRESENT).all())
 
 
 _watched: weakref.WeakSet[ForkedMemory] = weakref.WeakSet()

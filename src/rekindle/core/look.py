@@ -89,6 +89,7 @@ class Look:
     ) -> None:
         self.follows_code = code
         self.reads_files = False  # whether code that was looked at may read files
+        self.addresses: list[int] = []  # of the arrays and tensors that were looked at
         self._roots = roots
         self._tokens: list[object] = []  # what was found: plain values, to be compared with ==
         self._constants: list[Sequence[object]] = []  # long runs of objects that never change

@@ -117,6 +117,8 @@ def look_at_scalar(look: Look, value: Any) -> None:
 
 def _array(look: Look, value: NDArray[np.generic]) -> None:
     array: NDArray[np.generic] = np.ndarray.view(value, np.ndarray)
+    if array.size:
+        look.addresses.append(array.__array_interface__["data"][0])
     if array.dtype.hasobject:
         if array.dtype != object:
             raise NotProvenError("a structured array that holds objects")
@@ -180,6 +182,8 @@ def _tensor(look: Look, value: torch.Tensor) -> None:
         raise NotProvenError(f"{type(value).__qualname__} is a tensor of its own kind")
     if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
         raise NotProvenError("a tensor that is not in plain memory")
+    if value.numel():
+        look.addresses.append(value.data_ptr())
     if value.is_contiguous() and _is_forked(look, value, _tensor_place):
         return
     cost = BYTE * value.nbytes * (1 if value.is_contiguous() else 10)

@@ -29,6 +29,7 @@ from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
 from rekindle.loader.ordering import Ordering
 from rekindle.loader.parts import LoaderParts
+from rekindle.loader.persistent_workers import PersistentWorkers
 from rekindle.loader.representation import represent
 from rekindle.loader.resuming import between_epochs, facts_of, one_state, resumed, state_at
 from rekindle.loader.settings import LoaderSettings
@@ -183,6 +184,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super().__iter__()  # torch's legacy pipes have their own protocol with torch's workers.
+        if self.persistent_workers and self._iterator is None:
+            self._iterator = PersistentWorkers(self._epochs)  # type: ignore[assignment]
         iterator: Iterator[Batch] = self._get_iterator()
         return iterator
 

@@ -171,6 +171,11 @@ class Epochs:
             earlier.close()
         self._idle.close()
 
+    def forget_workers(self) -> None:
+        """End workers that persist; the next ones are seeded as the first of a loader are."""
+        self._kept_worker_seed = None
+        self._idle.close()
+
     def close_idle(self) -> None:
         """End the workers that no epoch is using."""
         self._idle.close()

@@ -16,10 +16,13 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data._utils import collate as torch_collate
 
 from rekindle.core.samples import Batch, Sample
 
 _ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
+# Where the functions are defined that torch collates with, and ours in the place of one of them.
+_TORCHS_OWN = (torch_collate.__name__, "rekindle.run.worker_info")
 
 
 class MismatchError(Exception):
@@ -59,6 +62,8 @@ Spec: TypeAlias = Leaf | Branch
 def describe(sample: Sample) -> Spec | None:
     """How a sample is built, or None if it has a part that only the collate function understands."""
     kind = type(sample)
+    if not _is_collated_by_torch(kind):
+        return None
     if kind in _LEAVES:
         return _LEAVES[kind](sample)
     if isinstance(sample, np.number | np.bool_):
@@ -76,13 +81,23 @@ def describe(sample: Sample) -> Spec | None:
     return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
 
 
+def _is_collated_by_torch(kind: type) -> bool:
+    """Whether no function of a script's is in torch's table for this class (`default_collate_fn_map`)."""
+    table = torch_collate.default_collate_fn_map
+    if kind in table:
+        return table[kind].__module__ in _TORCHS_OWN
+    found = next((function for known, function in [*table.items()] if issubclass(kind, known)), None)
+    return found is None or found.__module__ in _TORCHS_OWN
+
+
 def describe_native(example: tuple[Sample, Sample] | None) -> Branch | None:
     """How (image, label) of a native dataset are built, from an example; None if that varies."""
     if example is None:
         return None
     image, label = (describe(part) for part in example)
+    if image is None or label is None:  # A script has told torch to collate these in its own way.
+        return None
     assert isinstance(image, Leaf)
-    assert label is not None
     if isinstance(example[0], torch.Tensor) and not example[0].is_contiguous():
         image = replace(image, channels_last=True)
     return Branch(tuple, None, (image, label))

@@ -41,7 +41,7 @@ class IdleRunner:
             else:
                 _LOGGER.debug("workers start afresh for every epoch: %s", watched.why_unproven)
         self.can_keep = self._watched is not None
-        self.can_load_ahead = self._watched is not None and not self._watched.reads_files
+        self.can_load_ahead = self._watched is not None and not self._watched.may_change_meanwhile
         return self._watched
 
     def started(self, runner: Runner, *, keep: bool) -> None:
