@@ -74,6 +74,7 @@ class Epochs:
                 settings.watched,
                 persistent=settings.persistent_workers,
                 copies=settings.chosen_executor in ("processes", "ray"),
+                reads_on=lambda: settings.reads_on,
             )
         if runner is None:
             settings.reuse.prepare()
@@ -105,7 +106,9 @@ class Epochs:
         compile_later.load_compiled()
         keeps = settings.keeps_proven_workers
         watched = self._idle.watch(
-            settings.watched if keeps or settings.persistent_workers else None, forks=settings.forks
+            settings.watched if keeps or settings.persistent_workers else None,
+            forks=settings.forks,
+            reads_on=lambda: settings.reads_on,
         )
         runner = _start_runner(settings, base_seed, watched if keeps else None)
         self._idle.started(runner, keep=settings.persistent_workers)

@@ -17,8 +17,10 @@ from rekindle.choose.shard import Shard
 from rekindle.core.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Collate, Index
+from rekindle.core.self_changes import may_read_on
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.sharding import LoaderOrder
+from rekindle.prepare.declared import draws_nothing
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
 from rekindle.run.dataset_copies import has_state
@@ -165,6 +167,12 @@ class LoaderSettings:
         )
         return plain, self.dataset, self.collate_fn, *self.reuse.watched
 
+    @cached_property
+    def reads_on(self) -> bool:
+        """Whether a sample that is loaded and not used may be missing afterwards."""
+        dataset = self.dataset
+        return (not draws_nothing(dataset) and may_read_on(dataset)) or may_read_on(self.collate_fn)
+
     def work(self, base_seed: int, watched: Watched | None) -> Work:
         """What a runner has to know."""
         is_iterable = self.order is OrderKind.ITERABLE
@@ -190,6 +198,7 @@ class LoaderSettings:
             threads=self.threads,
             actors=self.actors,
             takes_states=self.takes_states,
+            reads_on=self.reads_on,
         )
 
     def report(self, epochs: int, native: str) -> Report:

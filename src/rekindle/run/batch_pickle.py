@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.core.samples import Batch
+from rekindle.core.samples import Batch, Sample
 
 _ALIGNMENT = 64
 
@@ -48,10 +48,19 @@ class Encoded:
 
 def encode(value: Batch) -> Encoded:
     """A value of any type that can be sent to another process, as bytes."""
+    return _encoded(value, _BatchPickler)
+
+
+def encode_samples(samples: list[Sample]) -> Encoded:
+    """Many samples, as bytes: not one of them takes a file descriptor, as a batch's odd tensors do."""
+    return _encoded(samples, _SamplePickler)
+
+
+def _encoded(value: Batch | list[Sample], pickler: type[_BatchPickler | _SamplePickler]) -> Encoded:
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     # Positional, because that is how multiprocessing's pickler passes its arguments on.
-    _BatchPickler(file, pickle.HIGHEST_PROTOCOL, True, buffers.append).dump(value)
+    pickler(file, pickle.HIGHEST_PROTOCOL, True, buffers.append).dump(value)
     return Encoded(file.getvalue(), buffers)
 
 
@@ -80,11 +89,22 @@ class _BatchPickler(ForkingPickler):
     """Pickles plain tensors as arrays beside the stream; everything else as multiprocessing does."""
 
     def reducer_override(self, value: object) -> Any:
-        if type(value) is not torch.Tensor or not _is_plain(value):
-            return NotImplemented
-        value = value.resolve_conj().resolve_neg()
-        flat = _flat_bytes(value) if value.numel() else None
-        return _tensor, (flat, value.dtype, tuple(value.shape))
+        return _reduced(value)
+
+
+class _SamplePickler(pickle.Pickler):
+    """Pickles plain tensors as arrays beside the stream; everything else with its bytes."""
+
+    def reducer_override(self, value: object) -> Any:
+        return _reduced(value)
+
+
+def _reduced(value: object) -> Any:
+    if type(value) is not torch.Tensor or not _is_plain(value):
+        return NotImplemented
+    value = value.resolve_conj().resolve_neg()
+    flat = _flat_bytes(value) if value.numel() else None
+    return _tensor, (flat, value.dtype, tuple(value.shape))
 
 
 def _flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:

@@ -19,6 +19,8 @@ from rekindle.run.window import Window
 from rekindle.run.work_splitting import WorkSplitter
 from rekindle.run.worker_pool import WorkerPool
 
+_FEW_LOOSE = 4  # batches, after which half of all are too many
+
 
 class Dispatcher:
     """Knows what is at the workers: the batches `in_flight`, by number, and which of them are `cancelled`.
@@ -46,10 +48,11 @@ class Dispatcher:
         self.worker_seed: Callable[[int], int] = lambda _: 0  # by epoch
         self.kind = kind
         self.layout: Layout | None = None
+        self._has_no_rows = False
         self.batch_nbytes = 0  # of packed batches, as far as known
         self.in_flight: dict[int, InFlightBatch] = {}
         self.cancelled: set[int] = set()
-        self.issued = self._parts_sent = self._largest_batch = 0
+        self.issued = self._loose = self._parts_sent = self._largest_batch = 0
 
     def issue(self, order: BatchOrder, kind: Kind) -> InFlightBatch:
         """Send a batch to the workers."""
@@ -153,11 +156,31 @@ class Dispatcher:
                     messages[part.worker].append(AssignSlot(batch.number, number, batch.slot.number))
         self._pool.send(messages, used)
 
+    def use_no_layout(self) -> None:
+        """Have samples that wait for a layout handed over as they are, and collate later batches whole."""
+        self._has_no_rows = True
+        self._collate_at_workers()
+        self._pool.send({worker: [SetLayout(None)] for worker in range(self._pool.size)})
+
+    def note_loose(self) -> None:
+        """Note that samples of a batch did not fit its rows; where that is usual, workers collate them."""
+        self._loose += 1
+        if self.kind == "rows" and 2 * self._loose >= max(2 * _FEW_LOOSE, self.issued):
+            self._collate_at_workers()
+
+    def _collate_at_workers(self) -> None:
+        self.kind = "batch"
+        self._window.note_whole()
+
     def provide_slot(self, worker: int, number: int, part: int, nbytes: int) -> None:
         """Give a collated batch the room that it needs."""
         if number in self.cancelled:
             return
         batch = self.in_flight[number]
+        if batch.kind == "rows":  # Its own slot is for the rows of the other parts.
+            slot = batch.loose_slots[part] = self._slots.take(nbytes)
+            self._pool.send({worker: [AssignSlot(number, part, slot.number)]}, (slot,))
+            return
         if nbytes > self.batch_nbytes:
             self.batch_nbytes = nbytes + nbytes // 8
             self._slots.check_room(self.batch_nbytes)
@@ -171,14 +194,15 @@ class Dispatcher:
         first_new, step = len(batch.parts), batch.order.step
         rows = batch.substitute_bad(self._seed)
         ranges = [(row, row + 1) for row in rows] if batch.kind == "rows" else [(0, len(batch.indices))]
-        workers = range(self._pool.size)
+        # Who loaded a whole batch has its good samples still.
+        workers = range(self._pool.size) if batch.kind == "rows" else (batch.parts[-1].worker,)
         batch.parts += [Part(a, b, self.splitter.choose(step, b - a, workers)) for a, b in ranges]
         batch.pending = len(ranges)
         self.send_parts(batch, range(first_new, len(batch.parts)))
 
     def brief(self, worker: int) -> None:
         """Let a dead worker's replacement know what the others know."""
-        if self.layout is not None:
+        if self.layout is not None or self._has_no_rows:
             self._pool.send({worker: [SetLayout(self.layout)]})
         if self.kind == "stream":
             self._pool.send({worker: [self.streams.start_message(worker)]})

@@ -13,20 +13,18 @@ from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from threading import Thread
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rekindle.choose import EndOfEpoch, Orders
 from rekindle.choose.position import CopyStates, IterablePosition
 from rekindle.core.counters import Counters
+from rekindle.core.interrupts import is_interrupt
 from rekindle.errors import LoaderTimeout, RekindleError
-from rekindle.run import slots
+from rekindle.run import batch_memory, loose_samples, slots
 from rekindle.run.bad_samples import BadSamples
 from rekindle.run.batch_layout import Spec
 from rekindle.run.copy_checks import CopyChecks
 from rekindle.run.crash_policy import CrashPolicy
 from rekindle.run.dispatch import Dispatcher
-from rekindle.run.in_flight_batch import InFlightBatch, SlotBatch
+from rekindle.run.in_flight_batch import CollatedBatch, InFlightBatch, SlotBatch
 from rekindle.run.messages import (
     Cancel,
     CopyChecked,
@@ -44,7 +42,6 @@ from rekindle.run.work_splitting import Load
 from rekindle.run.worker_pool import WorkerPool
 
 _HEARTBEAT = 0.5  # seconds: how long to wait for workers before looking after them
-_MOST_HELD = 8  # batches: some are kept to look at; who keeps them all would use up the descriptors
 
 
 class Engine:
@@ -129,7 +126,7 @@ class Engine:
         self._orders = orders
         self._dispatch()
 
-    def next(self) -> SlotBatch | EndOfEpoch:
+    def next(self) -> SlotBatch | CollatedBatch | EndOfEpoch:
         """The next batch, or the mark that the epoch is over."""
         left = self._timeout or float("inf")
         deadline = time.monotonic() + left
@@ -143,11 +140,11 @@ class Engine:
                 )
         return ready
 
-    def poll(self) -> SlotBatch | EndOfEpoch | None:
+    def poll(self) -> SlotBatch | CollatedBatch | EndOfEpoch | None:
         """What `next` would give, if it is there already."""
         return self._advance(0)
 
-    def _advance(self, timeout: float) -> SlotBatch | EndOfEpoch | None:
+    def _advance(self, timeout: float) -> SlotBatch | CollatedBatch | EndOfEpoch | None:
         """The next batch; if it is not ready, after what workers report within `timeout` seconds."""
         self._steady = False
         try:
@@ -228,6 +225,9 @@ class Engine:
         """Decide from the first sample how batches are put together; tell every worker."""
         dispatcher, splitter = self._dispatcher, self._dispatcher.splitter
         if dispatcher.layout is not None or dispatcher.kind != "rows":
+            return
+        if spec is None and not self._pool.splits and (splitter.whole or not asked_which_worker):
+            dispatcher.use_no_layout()
             return
         if spec is None or (asked_which_worker and not splitter.whole):
             dispatcher.kind = "rows" if spec is not None else "batch"
@@ -323,7 +323,7 @@ class Engine:
         epoch = head.order.epoch
         return next((batch for batch in self._finished if batch.order.epoch == epoch), None)
 
-    def _take_ready(self) -> SlotBatch | EndOfEpoch | None:
+    def _take_ready(self) -> SlotBatch | CollatedBatch | EndOfEpoch | None:
         ready = self._ready()
         if ready is None:
             return None
@@ -335,7 +335,7 @@ class Engine:
         self._finished.remove(ready)
         return self._deliver(ready)
 
-    def _deliver(self, batch: InFlightBatch) -> SlotBatch | EndOfEpoch | None:
+    def _deliver(self, batch: InFlightBatch) -> SlotBatch | CollatedBatch | EndOfEpoch | None:
         bad = sorted(batch.errors)
         if bad and (bad[0] < 0 or self._bad_samples.on_error == "raise"):
             self._free(batch)
@@ -346,21 +346,16 @@ class Engine:
         if len(bad) == len(batch.indices) > 0:
             self._free(batch)
             return self._take_ready()  # Nothing is left of this batch.
-        return batch.filled(self._memory(batch))
-
-    def _memory(self, batch: InFlightBatch) -> NDArray[np.uint8]:
-        packed = batch.results[-1][1].packed
-        if packed is not None:
+        if not batch.is_loose:
+            return batch.filled(batch_memory.of_batch(batch, self._slots, self._dispatcher.batch_nbytes))
+        try:
+            self._dispatcher.note_loose()
+            return batch.collated(loose_samples.collated(batch))
+        except Exception as error:
+            self._steady = not is_interrupt(error)
+            raise
+        finally:
             self._free(batch)
-            return np.frombuffer(bytearray(packed), dtype=np.uint8)
-        assert batch.slot is not None
-        if self._slots.leased < _MOST_HELD:
-            return self._slots.lease(batch.slot)
-        # The training loop keeps its batches: this one gets memory of its own, and the slot goes on.
-        used = batch.layout.nbytes if batch.layout is not None else self._dispatcher.batch_nbytes
-        copy = batch.slot.array[:used].copy()
-        self._free(batch)
-        return copy
 
     def _drop_queue(self) -> None:
         for item in self._queue:
@@ -389,6 +384,4 @@ class Engine:
         self._counters.add_worker_time(samples, load, collate, idle, nbytes)
 
     def _free(self, batch: InFlightBatch) -> None:
-        if batch.slot is not None:
-            self._slots.give_back(batch.slot)
-            batch.slot = None
+        batch_memory.free(batch, self._slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from rekindle.choose.position import Position
 from rekindle.core.changes import Watched
@@ -30,8 +31,13 @@ class IdleRunner:
         self._is_worth_watching = True
         self._ahead: int | None = None  # the epoch whose first batches are being loaded
 
-    def watch(self, roots: tuple[object, ...] | None, *, forks: bool) -> Watched | None:
-        """Look at what new workers are about to get copies of; None if nothing could ever be proven of it."""
+    def watch(
+        self, roots: tuple[object, ...] | None, *, forks: bool, reads_on: Callable[[], bool]
+    ) -> Watched | None:
+        """Look at what new workers are about to get copies of; None if nothing could ever be proven of it.
+
+        `reads_on` says whether records would be missing in one epoch that are loaded ahead for the next.
+        """
         self._watched = None
         if self._is_worth_watching and roots is not None:
             watched = Watched(*roots, forks=forks)
@@ -41,7 +47,8 @@ class IdleRunner:
             else:
                 _LOGGER.debug("workers start afresh for every epoch: %s", watched.why_unproven)
         self.can_keep = self._watched is not None
-        self.can_load_ahead = self._watched is not None and not self._watched.may_change_meanwhile
+        is_fixed = self._watched is not None and not self._watched.may_change_meanwhile
+        self.can_load_ahead = is_fixed and not reads_on()
         return self._watched
 
     def started(self, runner: Runner, *, keep: bool) -> None:
@@ -57,7 +64,9 @@ class IdleRunner:
         if runner.copies is not None:
             runner.copies.ask(epoch)
 
-    def take(self, roots: tuple[object, ...], *, persistent: bool, copies: bool) -> Runner | None:
+    def take(
+        self, roots: tuple[object, ...], *, persistent: bool, copies: bool, reads_on: Callable[[], bool]
+    ) -> Runner | None:
         """The idle runner, if there is one and its workers' copies are what they would get now.
 
         Those that persist keep the copies that they got at first. Threads have none (`copies`): what they
@@ -69,7 +78,7 @@ class IdleRunner:
         if persistent:
             if not copies and self._ahead is not None and not self._is_unchanged(roots):
                 self._ahead = None
-                self.watch(roots, forks=False)
+                self.watch(roots, forks=False, reads_on=reads_on)
             return runner
         self.runner = None
         if self._is_unchanged(roots):

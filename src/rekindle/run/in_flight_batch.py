@@ -51,6 +51,7 @@ class InFlightBatch:
     missing: int = 0  # rows at the end that a stream had no samples for
     fresh_before: list[bool] | None = None  # of the same order, when it was sent before
     dataset_state: DatasetState | None = None  # of the worker's copy of the dataset behind this batch
+    loose_slots: dict[int, Slot] = field(default_factory=dict)  # by part: samples that fitted no rows
 
     def bad_samples(self) -> list[BadSample]:
         """All that failed on the way, in the same order on every run."""
@@ -73,19 +74,35 @@ class InFlightBatch:
 
     def filled(self, memory: NDArray[np.uint8]) -> SlotBatch:
         """The batch, ready to be yielded."""
-        order = self.order._replace(turns=np.array(self.turns)) if self.failures.attempts else self.order
         return SlotBatch(
-            order=order,
+            order=self._order_now(),
             ids=self.ids,
             worker=self.parts[0].worker,
             memory=memory,
             layout=self.layout,
             strings=self._strings(),
             sizes=self.results[-1][1].sizes or [],
-            bad=sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices))),
+            bad=self._left_out(),
             fresh=self.fresh(),
             dataset_state=self.dataset_state,
         )
+
+    def collated(self, value: Batch) -> CollatedBatch:
+        """The same, collated here."""
+        worker, fresh = self.parts[0].worker, self.fresh()
+        return CollatedBatch(self._order_now(), self.ids, value, self._left_out(), worker, fresh=fresh)
+
+    def _order_now(self) -> BatchOrder:
+        """The order, with the turns of substitutes."""
+        return self.order._replace(turns=np.array(self.turns)) if self.failures.attempts else self.order
+
+    def _left_out(self) -> list[int]:
+        return sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices)))
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether samples of it were handed over as they are."""
+        return any(done.loose for _, done in self.results)
 
     def fresh(self) -> list[bool] | None:
         """Which samples were not reused, of those that are back; None if workers do not report it."""

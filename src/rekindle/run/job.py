@@ -27,11 +27,13 @@ class Job:
     drop_last: bool
     stop_at_failure: bool
     skip_failures: bool
+    substitutes: bool
     workers: int
     worker_init_fn: Callable[[int], None] | None
     reused: WorkerView | None = None
     watched: Watched | None = None  # what a worker must not have changed, to be kept for another epoch
     takes_states: bool = False  # of workers' copies of a map-style dataset, behind every batch
+    asks_once: bool = True  # for a sample, whatever becomes of its batch; Ray's actors may ask again
 
     @property
     def native(self) -> bool:

@@ -40,9 +40,9 @@ class Unit(NamedTuple):
 
 
 class SetLayout(NamedTuple):
-    """Engine to worker: how the rows of every batch lie in its slot from now on."""
+    """Engine to worker: how the rows of every batch lie in its slot; None: hand samples over as they are."""
 
-    layout: Layout
+    layout: Layout | None
 
 
 class AssignSlot(NamedTuple):
@@ -130,10 +130,11 @@ class Done(NamedTuple):
     """Worker to engine: a unit is finished, or dropped because it was cancelled.
 
     `objects` are the columns of strings of "rows"; `sizes` are those of the parts in the slot of a "batch",
-    `packed` is the batch itself if it is too small to be worth a slot. `mismatch`: the samples do not fit the
-    layout. `ended`: the worker's iterator is exhausted. `fresh`: which samples of a stream are not repeats,
-    or which of others were not found in the cache. `dataset_state`: the state of the worker's copy of the
-    dataset behind this batch, if it was taken. `costs`: what each sample of a timed unit cost.
+    `packed` is the batch itself if it is too small to be worth a slot. `loose`: the samples do not fit their
+    rows, and are handed over like a batch. `mismatch`: they do not, and are to be loaded again. `ended`: the
+    worker's iterator is exhausted. `fresh`: which samples of a stream are not repeats, or which of others
+    were not found in the cache. `dataset_state`: the state of the worker's copy of the dataset behind this
+    batch, if it was taken. `costs`: what each sample of a timed unit cost.
     """
 
     batch: int
@@ -143,6 +144,7 @@ class Done(NamedTuple):
     sizes: list[int] | None = None
     packed: bytes | None = None
     errors: tuple[SampleError, ...] = ()
+    loose: bool = False
     mismatch: bool = False
     ended: bool = False
     fresh: list[bool] | None = None

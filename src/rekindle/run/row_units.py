@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 
 import torch
 
 from rekindle.core.samples import Sample
-from rekindle.run import batch_layout
+from rekindle.run import batch_layout, batch_pickle
 from rekindle.run.bad_samples import FailedSample, failed_rows
+from rekindle.run.batch_units import pack
 from rekindle.run.job import Job
 from rekindle.run.messages import Unit
 from rekindle.run.unit_loader import UnitLoader, request_of
@@ -21,7 +23,8 @@ class RowUnits:
     """Loads units row by row.
 
     The layout of the rows is learnt from the first sample: the worker that loads it describes it, and the
-    engine answers with a layout for all workers.
+    engine answers with a layout for all workers. Samples that do not fit it are handed over as they are, and
+    collated in the main process: they are not asked for again.
     """
 
     def __init__(
@@ -42,17 +45,36 @@ class RowUnits:
         if not described or (errors and stop):
             queue.done(unit, errors=errors)
             return
-        slot = queue.slot(unit)
-        started = time.perf_counter()
-        objects, mismatch = None, False
-        try:
-            tensors = queue.rows(slot)
+        slot = queue.row_slot(unit)
+        started, objects = time.perf_counter(), None
+        if slot is not None:
             assert queue.layout is not None
-            objects = self._write(samples, unit.start, queue.layout.spec, tensors)
-        except batch_layout.MismatchError:
-            mismatch = True
+            with suppress(batch_layout.MismatchError):
+                objects = self._write(samples, unit.start, queue.layout.spec, queue.rows(slot))
+        sizes, packed = (None, None) if objects is not None else self._hand_over(unit, samples)
         queue.collate_seconds += time.perf_counter() - started
-        queue.done(unit, len(samples) - len(errors), objects=objects, errors=errors, mismatch=mismatch)
+        queue.done(
+            unit,
+            len(samples) - len(errors),
+            objects=objects,
+            sizes=sizes,
+            packed=packed,
+            errors=errors,
+            loose=sizes is not None,
+            mismatch=objects is None and sizes is None,
+        )
+
+    def _hand_over(self, unit: Unit, samples: list[Sample]) -> tuple[list[int] | None, bytes | None]:
+        """Pack samples as they are: in memory of their own, for others write to the rows of the slot."""
+        if not self._job.asks_once:
+            return None, None
+        good = [sample for sample in samples if type(sample) is not FailedSample]
+        try:
+            encoded = batch_pickle.encode_samples(good)
+        except Exception:
+            self._job.collate(good)  # Samples that no batch can be made of: this says why.
+            raise
+        return pack(self._queue, unit._replace(slot=None), encoded)
 
     def _run_native(self, unit: Unit, spec: batch_layout.Branch) -> None:
         """Let a native dataset write the images to their rows; only the labels are written here."""
@@ -76,7 +98,7 @@ class RowUnits:
     def _load(self, unit: Unit) -> tuple[list[Sample], bool]:
         """The unit's samples, and whether the engine knows what samples look like."""
         request = request_of(unit)
-        if self._queue.layout is not None or unit.slot is not None:
+        if self._queue.layout is not None or self._queue.has_no_rows or unit.slot is not None:
             return self._loader.load(unit, request), True
         # Describe the first sample, so that the engine makes the layout while the others are loaded.
         samples = self._loader.load(unit, request.rows(slice(0, 1)))

@@ -114,6 +114,7 @@ class Work:
     threads: int = 1  # up to which a process has
     actors: Actors | None = None  # of the loader, if it uses Ray
     takes_states: bool = False  # of workers' copies of a map-style dataset
+    reads_on: bool = False  # Whoever is asked twice for a sample may give another.
 
     def job(self) -> Job:
         """What each worker has to know of it."""
@@ -124,11 +125,13 @@ class Work:
             drop_last=self.drop_last,
             stop_at_failure=self.bad_samples.on_error == "raise",
             skip_failures=self.bad_samples.on_error == "skip",
+            substitutes=self.bad_samples.on_error == "substitute",
             workers=self.workers,
             worker_init_fn=self.worker_init_fn,
             reused=self.reused,
             watched=self.watched if self.executor in ("processes", "ray") else None,
             takes_states=self.takes_states,
+            asks_once=self.executor != "ray",
         )
 
 
@@ -163,7 +166,8 @@ def start_iterable(work: Work) -> IterableRunner:
 
 
 def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
-    whole = work.worker_init_fn is not None or work.takes_states
+    # Who reads on gives each worker's copy its own records, as in torch: batch by batch, in turn.
+    whole = work.worker_init_fn is not None or work.takes_states or work.reads_on
     window = Window(work.workers, work.batches_ahead, whole=whole or not rows)
     slots = SlotPool(window, shared=work.executor == "processes")
     pool: WorkerPool

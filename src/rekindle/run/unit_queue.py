@@ -38,9 +38,10 @@ class UnitResult(TypedDict, total=False):
     """What a finished unit reports, by the names of `Done`."""
 
     objects: list[list[str | bytes]] | None
-    sizes: list[int]
+    sizes: list[int] | None
     packed: bytes | None
     errors: tuple[SampleError, ...]
+    loose: bool
     mismatch: bool
     ended: bool
     fresh: list[bool] | None
@@ -73,6 +74,7 @@ class UnitQueue:
         self._assigned: dict[tuple[int, int], int] = {}
         self._cancelled_before = 0
         self.layout: Layout | None = None
+        self.has_no_rows = False  # Samples have no layout, and are handed over as they are.
         self._rows: dict[int, list[torch.Tensor | None]] = {}
         self.collate_seconds = self._idle_seconds = 0.0
         self.nbytes = 0
@@ -87,6 +89,10 @@ class UnitQueue:
     def is_cancelled(self, unit: Unit) -> bool:
         """Whether nobody waits for a unit any more."""
         return unit.batch < self._cancelled_before
+
+    def wants(self, batch: int) -> bool:
+        """Whether somebody may still wait for a batch."""
+        return batch >= self._cancelled_before
 
     def _read(self) -> bool:
         """Handle one message; false when there will be no more."""
@@ -103,7 +109,7 @@ class UnitQueue:
             case AssignSlot(batch, part, slot):
                 self._assigned[batch, part] = slot
             case SetLayout(layout):
-                self.layout = layout
+                self.layout, self.has_no_rows = layout, layout is None
                 self._rows.clear()
             case Cancel(before):
                 self._cancelled_before = max(before, self._cancelled_before)
@@ -126,6 +132,13 @@ class UnitQueue:
                 will_need(unit.indices)
 
     # Slots.
+
+    def row_slot(self, unit: Unit) -> int | None:
+        """The number of the slot for a unit's rows; None if the engine has decided that there are none."""
+        while unit.slot is None and self.layout is None and not self.has_no_rows:
+            if self.is_cancelled(unit) or not self._read():
+                raise CancelledError
+        return None if self.has_no_rows else self.slot(unit)
 
     def slot(self, unit: Unit) -> int:
         """The number of the unit's slot, which the engine may still have to assign."""
