@@ -224,6 +224,46 @@ def test_what_was_never_measured_is_most_important(size, seed, known):
         assert np.isinf(importance(scores, criteria, 0.5).rounded[~scores.known]).all()
 
 
+@given(seed=SEEDS, share=st.floats(0.01, 1), measured=st.floats(0, 1), alpha=st.floats(0, 1))
+@settings(max_examples=8)
+def test_many_samples_count_as_the_plain_formula_says_to_the_bit(seed, share, measured, alpha):
+    method = rk.Buckets(warmup=1, bottleneck="io", confidence=0.5, alpha=alpha)
+    scores, rng = Scores.unknown(66_000, seed, arrays_read_by(method)), np.random.default_rng(seed)
+    known = np.flatnonzero(rng.random(66_000) < share)
+    scores.epoch[known] = 0
+    scores.probability[known] = rng.random(len(known))
+    scores.rival[known] = rng.random(len(known))
+    loaded = np.flatnonzero(rng.random(66_000) < measured)
+    scores.load_seconds[loaded] = rng.exponential(0.1, len(loaded))
+    scores.nbytes[loaded] = rng.integers(0, 10**6, len(loaded))
+
+    def of_mean(values):
+        values = values.astype(np.float32)
+        parts = [part[part >= 0] for part in (values[:65_536], values[65_536:])]
+        total = sum(float(part.sum(dtype=np.float64)) for part in parts)
+        mean = total / max(sum(map(len, parts)), 1)
+        return (
+            np.where(values >= 0, values / np.float32(mean), np.float32(1)) if mean else np.ones_like(values)
+        )
+
+    cost = alpha * of_mean(scores.load_seconds) + (1 - alpha) * of_mean(scores.nbytes)
+    right = np.clip(scores.probability, np.float32(1e-30), np.float32(1))
+    apart = 1 - (scores.probability - scores.rival)
+    found = 0.25 * percentiles(np.where(scores.known, -(np.log(right) * np.float32(1 / np.log(2))), np.inf))
+    found += 0.25 * percentiles(np.where(np.isnan(apart), np.inf, apart))
+    found += 0.5 * percentiles(1 / np.maximum(cost, np.float32(1e-9)))
+    found[~scores.known] = np.inf
+    criteria = ("cross_entropy", "margin", "io")
+    assert np.array_equal(importance(scores, criteria, alpha).rounded, found.astype(np.float32))
+
+    method.criteria = criteria
+    method.plan(1, scores)
+    able = scores.known & (scores.probability >= 0.5)
+    ties = scores.uniforms(1, draw=1)
+    first = [i for i in np.lexsort((ties, found)) if able[i]][: share_of(66_000, 0.05)]
+    assert np.array_equal(np.flatnonzero(method.waiting), np.sort(first).astype(np.int64))
+
+
 # Parameters are checked at construction.
 
 

@@ -22,7 +22,7 @@ from rekindle.choose.importance.parameter_checks import (
 )
 from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
 from rekindle.choose.sample_ids import ids_where
-from rekindle.choose.scores import Scores, stretches
+from rekindle.choose.scores import Scores
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import ArgumentError
 
@@ -207,20 +207,24 @@ class Buckets(ImportanceMethod):
         self.stage = 2
         room = int(self.most_waiting * size) - int(np.count_nonzero(waiting))
         count = max(0, min(share_of(size, self.rate), room))
-        values, exactly = importance(scores, self._criteria(scores), self.alpha)
         able = 0
-        for part in stretches(size):
+
+        def keep_the_others(part: slice, values: NDArray[np.float32]) -> None:
+            nonlocal able
             may_wait = scores.probability[part] >= np.float32(self.confidence)
             may_wait &= ~waiting[part]
-            may_wait &= np.isfinite(values[part])
+            may_wait &= np.isfinite(values)
             able += int(np.count_nonzero(may_wait))
-            np.copyto(values[part], np.float32(np.inf), where=~may_wait)
+            np.putmask(values, ~may_wait, np.float32(np.inf))
+
+        found = importance(scores, self._criteria(scores), self.alpha, keep_the_others)
         waiting |= are_lowest(
-            lambda part: values[part],
+            lambda part: found.rounded[part],
             size,
             min(count, able),
             lambda ids: scores.uniforms(epoch, draw=1, ids=ids),
-            exactly,
+            found.exactly,
+            found.levels,
         )
 
     def _stagnates(self, scores: Scores) -> bool:

@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.percentiles import LevelCounts
-from rekindle.choose.scores import Scores, stretches
+from rekindle.choose.scores import STRETCH, Scores, stretches
 
 CRITERIA = ("cross_entropy", "cross_entropy_of_iowa", "margin", "io")
 _LEAST_PROBABILITY = 1e-30
 _ALL = slice(None)
+_ALL_FLOAT16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 _Part: TypeAlias = slice | NDArray[np.int64]  # some samples
 _Values: TypeAlias = NDArray[np.floating]
 _Criterion: TypeAlias = Callable[[_Part], _Values]
+Revise: TypeAlias = Callable[[slice, NDArray[np.float32]], None]
 # Numbers are 64-bit ones where a criterion counts by itself, and 32-bit ones where only levels do.
 _Precision: TypeAlias = type[np.float64] | type[np.float32]
 
@@ -38,8 +40,10 @@ def cross_entropy_of_iowa(scores: Scores, part: _Part = _ALL, dtype: _Precision 
 
 def margin(scores: Scores, part: _Part = _ALL, dtype: _Precision = np.float64) -> _Values:
     """1 − (P(target) − the largest P of another class): above 1 where the model is wrong."""
-    found: _Values = 1 - np.subtract(scores.probability[part], scores.rival[part], dtype=dtype)
-    return np.where(np.isnan(found), dtype(np.inf), found)
+    found: _Values = np.subtract(scores.probability[part], scores.rival[part], dtype=dtype)
+    np.subtract(dtype(1), found, out=found)
+    np.copyto(found, dtype(np.inf), where=np.isnan(found))
+    return found
 
 
 def io(scores: Scores, alpha: float) -> _Criterion:
@@ -47,13 +51,14 @@ def io(scores: Scores, alpha: float) -> _Criterion:
 
     The one criterion that makes the plan depend on a clock. Samples without a measurement count as average.
     """
-    seconds, nbytes = _mean(scores, "load_seconds"), _mean(scores, "nbytes")
+    seconds = _weighted(scores.load_seconds, _mean(scores.load_seconds), alpha)
+    nbytes = _weighted(scores.nbytes, _mean(scores.nbytes), 1 - alpha)
 
     def found(part: _Part) -> _Values:
-        cost = alpha * _of_mean(scores.load_seconds[part], seconds)
-        cost += (1 - alpha) * _of_mean(scores.nbytes[part], nbytes)
-        values: _Values = np.reciprocal(np.maximum(cost, np.float32(1e-9)))
-        return values
+        cost = seconds(part)
+        cost += nbytes(part)
+        np.clip(cost, np.float32(1e-9), None, out=cost)
+        return np.reciprocal(cost, out=cost)
 
     return found
 
@@ -62,14 +67,18 @@ class Importance(NamedTuple):
     """One number per sample: `rounded` for all of them, and a function that gives those of some `exactly`."""
 
     rounded: NDArray[np.float32]
+    levels: LevelCounts  # of `rounded`
     exactly: _Criterion
 
 
-def importance(scores: Scores, criteria: Sequence[str], alpha: float) -> Importance:
+def importance(
+    scores: Scores, criteria: Sequence[str], alpha: float, revise: Revise | None = None
+) -> Importance:
     """The samples' importance: a single criterion as it is; several as the mean of their percentiles.
 
     Percentiles, because the criteria have no unit in common. The loading cost counts for as much as all
-    criteria of the model together.
+    criteria of the model together. `revise` may change the rounded numbers of each stretch of samples, before
+    they are counted and while they are in the processor's cache.
     """
     size, alone = len(scores), len(criteria) == 1
     dtype: _Precision = np.float64 if alone else np.float32
@@ -93,8 +102,12 @@ def importance(scores: Scores, criteria: Sequence[str], alpha: float) -> Importa
         counts = LevelCounts.of(functions[name] if number else first_one, size)
         weighted.append((functions[name], counts.adder(share * counts.percentiles())))
 
-    def combined(part: _Part, first: _Values | None = None) -> _Values:
-        found = np.zeros(len(scores.epoch[part]))
+    def combined(
+        part: _Part, first: _Values | None = None, memory: NDArray[np.float64] | None = None
+    ) -> _Values:
+        count = len(scores.epoch[part])
+        found = np.empty(count) if memory is None else memory[:count]
+        found[:] = 0
         for criterion, add_to in weighted:
             add_to(criterion(part) if first is None else first, found)
             first = None
@@ -102,9 +115,15 @@ def importance(scores: Scores, criteria: Sequence[str], alpha: float) -> Importa
         return found
 
     exactly = functions[criteria[0]] if alone else combined
-    for part in stretches(size):
-        rounded[part] = exactly(part) if alone else combined(part, rounded[part])
-    return Importance(rounded, exactly)
+    sums = np.empty(min(STRETCH, size))
+
+    def finished(part: slice) -> NDArray[np.float32]:
+        rounded[part] = exactly(part) if alone else combined(part, rounded[part], sums)
+        if revise is not None:
+            revise(part, rounded[part])
+        return rounded[part]
+
+    return Importance(rounded, LevelCounts.of(finished, size), exactly)
 
 
 def _probability(scores: Scores, part: _Part, dtype: _Precision) -> _Values:
@@ -121,26 +140,45 @@ def _log2(values: _Values) -> _Values:
 
 
 def _unless_unknown(values: _Values, scores: Scores, part: _Part) -> _Values:
-    return np.where(scores.epoch[part] >= 0, values, values.dtype.type(np.inf))
+    np.copyto(values, values.dtype.type(np.inf), where=scores.epoch[part] < 0)
+    return values
 
 
-def _mean(scores: Scores, name: str) -> float:
+def _mean(everything: NDArray[np.number]) -> float:
     """The mean of what is known of all samples; 0 if nothing is."""
-    total, count, everything = 0.0, 0, scores.arrays()[name]
-    for part in stretches(len(scores)):
-        values = everything[part].astype(np.float32, copy=False)
+    in_float32 = _function_of(everything, lambda some: some.astype(np.float32, copy=False))
+    total, count = 0.0, 0
+    for part in stretches(len(everything)):
+        values = in_float32(part)
         known = values >= 0
         values = values if known.all() else values[known]
         total, count = total + float(values.sum(dtype=np.float64)), count + len(values)
     return total / count if count else 0.0
 
 
-def _of_mean(values: NDArray[np.generic], mean: float) -> _Values:
-    """In units of the mean; 1 where nothing is known."""
-    if mean <= 0:
-        return np.ones(len(values), dtype=np.float32)
-    floats = values.astype(np.float32)
-    is_unknown = ~(floats >= 0)
-    floats /= np.float32(mean)
-    np.copyto(floats, np.float32(1), where=is_unknown)
-    return floats
+def _weighted(everything: NDArray[np.number], mean: float, share: float) -> _Criterion:
+    """A function that gives, for some samples, `share` times their number in units of the mean.
+
+    That is 1 where nothing is known.
+    """
+
+    def of(values: NDArray[np.number]) -> _Values:
+        if mean <= 0:
+            return np.full(len(values), 1, dtype=np.float32) * share
+        floats = values.astype(np.float32)
+        is_unknown = ~(floats >= 0)
+        floats /= np.float32(mean)
+        np.copyto(floats, np.float32(1), where=is_unknown)
+        floats *= share
+        return floats
+
+    return _function_of(everything, of)
+
+
+def _function_of(everything: NDArray[np.number], of: Callable[[NDArray[np.number]], _Values]) -> _Criterion:
+    """`of` some samples' numbers: of 16-bit floats by a table of all, as NumPy is slow to convert them."""
+    if everything.dtype != np.float16 or len(everything) <= _ALL_FLOAT16.size:
+        return lambda part: of(everything[part])
+    with np.errstate(invalid="ignore"):  # NaNs that signal are among them.
+        table, bits = of(_ALL_FLOAT16), everything.view(np.uint16)
+    return lambda part: np.take(table, bits[part], mode="clip")

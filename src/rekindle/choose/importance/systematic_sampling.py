@@ -45,15 +45,18 @@ def are_lowest(
     count: int,
     tie_breaker: ValuesAt | None = None,
     exact: ValuesAt | None = None,
+    counts: LevelCounts | None = None,
 ) -> NDArray[np.bool_]:
     """A mask of the `count` smallest of `size` values, which takes no sort; NaN is above all others.
 
     Among equal ones those count for which `tie_breaker`, given where they are, is smallest; without it, the
     first. `values_of` may give 32-bit floats of which `exact` gives all bits, where some are to be compared.
+    `counts` are those of `values_of`, where they are known.
     """
     if count <= 0 or count >= size:
         return np.full(size, count > 0)
-    level, below = LevelCounts.of(values_of, size).level_of(count)
+    counts = LevelCounts.of(values_of, size) if counts is None else counts
+    level, below = counts.level_of(count)
     chosen = np.empty(size, dtype=bool)
     places, found = [], []
     for part in stretches(size):
