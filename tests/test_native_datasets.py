@@ -268,17 +268,17 @@ def test_a_method_that_a_script_puts_into_a_class_is_not_bypassed(
 def test_nobodys_getitem_is_bypassed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = image_folder(tmp_path, evaluation(v1))
     with pytest.raises(
-        rk.ArgumentError, match=r"Relabelled.*__getitem__ is that of|Relabelled is no dataset"
+        rk.ArgumentError, match=r"Relabelled.*__getitem__ is that of|Relabelled: it is none of"
     ):
         rk.native(Relabelled(folder.root, evaluation(v1)))
     with pytest.raises(rk.ArgumentError, match="OwnSubset gives its samples in a way of its own"):
         rk.native(OwnSubset(folder, [1]))
     with pytest.raises(rk.ArgumentError, match="Stream is an IterableDataset"):
         rk.native(Stream())
-    with pytest.raises(rk.ArgumentError, match="is no dataset of torchvision's or timm's"):
+    with pytest.raises(rk.ArgumentError, match="none of the datasets of torchvision and timm"):
         rk.native(Dataset())
     monkeypatch.setattr(torchvision.datasets.DatasetFolder, "__getitem__", lambda self, index: (0, 0))
-    with pytest.raises(rk.ArgumentError, match="is no dataset of torchvision's or timm's that is known here"):
+    with pytest.raises(rk.ArgumentError, match="none of the datasets of torchvision and timm"):
         rk.native(folder)
 
 

@@ -91,7 +91,7 @@ def test_auto_leaves_any_other_dataset_as_it_is(dataset: Any) -> None:
     expected = [*rk.DataLoader(dataset, batch_size=2)]
     found = [*rk.DataLoader(dataset, batch_size=2, native="auto")]
     assert repr(expected) == repr(found)
-    with pytest.raises(rk.ArgumentError, match="is no dataset of torchvision's"):
+    with pytest.raises(rk.ArgumentError, match="none of the datasets of torchvision"):
         rk.DataLoader(dataset, native=True)
 
 

@@ -278,7 +278,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             arguments.warn_of_feedback(stacklevel=2)
 
     def close(self) -> None:
-        """End the workers now and not when the loader goes; an epoch that goes on ends with them.
+        """End the workers now and not when the loader goes; the next batch of this epoch raises WorkerError.
 
         The loader can be used again afterwards: the next epoch starts new workers.
         """
@@ -331,6 +331,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
         It may have had other numbers of workers and, with `shard=`, of ranks (a stream: give the states of
         all), and another batch size. StateError if it had another dataset size, seed or kind of order.
+        An epoch that goes on meanwhile ends: its next batch raises WorkerError.
         """
         settings, parts = self._settings(), self._parts
         saved = one_state(saved, settings, parts.to_load)

@@ -74,7 +74,7 @@ class EpochIterator:
         to_device = settings.device.to_device(settings.seed, self._pin)
         self._to_device = to_device
         self._ahead = None if to_device is None else OneAhead(runner, to_device)
-        self._ended = self._ending = False
+        self._ended = self._ending = self._closed = False
         self._asking = False  # for a batch; if that is so at the start of `__next__`, the last call failed
         self._yielded = 0
         self._compile_at = compile_later.first_look(time.perf_counter())
@@ -108,6 +108,11 @@ class EpochIterator:
             self._compile_at = compile_later.look_after(asked)
         if self._ended:
             self._close_if_ending()
+            if self._closed:
+                raise WorkerError(
+                    "this epoch was ended by close() or load_state_dict(), after "
+                    f"{self._position.step + len(self._position.ahead)} batches; start another with iter()"
+                )
             raise StopIteration
         if self._asking:
             self._go_back()
@@ -258,7 +263,9 @@ class EpochIterator:
         self._drop.detach()
 
     def close(self) -> None:
-        """End the workers."""
+        """End this epoch and its workers: who asks for another batch gets an error, unless it had all."""
+        self._closed = not self._ended
+        self.detach()
         self._runner.close()
 
 

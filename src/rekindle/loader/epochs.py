@@ -170,7 +170,6 @@ class Epochs:
         """End the workers; an epoch that goes on ends with them."""
         earlier = self._current() if self._current is not None else None
         if earlier is not None:
-            earlier.detach()
             earlier.close()
         self._idle.close()
 

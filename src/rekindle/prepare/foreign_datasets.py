@@ -95,11 +95,10 @@ def look_into(dataset: Dataset) -> tuple[ForeignImages | None, list[str]]:
     place = _PLACES.get(whose)
     if place is None:
         kind = type(dataset)
-        known = f"{kind.__module__}.{kind.__qualname__}"
-        own = "" if whose == known else f" (its __getitem__ is that of {whose})"
+        own = whose == f"{kind.__module__}.{kind.__qualname__}"
         return None, [
-            f"{known}{own} is no dataset of torchvision's or timm's that is known here "
-            "(rekindle.open reads folders of images natively)"
+            f"{'it is' if own else f'its __getitem__ is that of {whose},'} none of the datasets of "
+            "torchvision and timm that are translated (rk.open(folder) reads images natively)"
         ]
     transform, target_transform = dataset.transform, dataset.target_transform
     joint = getattr(dataset, "transforms", None)

@@ -87,6 +87,12 @@ class Normalize(TensorStep):
         if not isinstance(image, torch.Tensor) or not image.is_floating_point():
             kind = image.dtype if isinstance(image, torch.Tensor) else type(image).__name__
             raise ArgumentError(f"Normalize: the image is {kind}. Put ToTensor() before Normalize.")
+        numbers, channels = max(len(self.mean), len(self.std)), image.shape[-3] if image.ndim > 2 else 1
+        if channels != numbers and numbers > 1 and channels > 1:
+            raise ArgumentError(
+                f"Normalize: mean and std have {numbers} numbers, and the image has {channels} channels. "
+                "Give one for each channel."
+            )
         mean = torch.tensor(self.mean, dtype=image.dtype, device=image.device).view(-1, 1, 1)
         std = torch.tensor(self.std, dtype=image.dtype, device=image.device).view(-1, 1, 1)
         return image.sub_(mean).div_(std) if self.inplace else image.sub(mean).div_(std)
