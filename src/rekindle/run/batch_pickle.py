@@ -96,6 +96,11 @@ class _SamplePickler(pickle.Pickler):
     """Pickles plain tensors as arrays beside the stream; everything else with its bytes."""
 
     def reducer_override(self, value: object) -> Any:
+        if isinstance(value, torch.Tensor) and value.requires_grad:  # The batch would have a history.
+            raise RuntimeError(
+                "a batch of samples of which one requires grad cannot be sent from a worker: autograd does "
+                "not cross processes. Return tensor.detach(), or load with num_workers=0."
+            )
         return _reduced(value)
 
 
