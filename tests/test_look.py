@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from rekindle.core.changes import Watched
 from rekindle.core.look import Look
+from rekindle.run.worker_info import stack_without_shared_memory
 
 _LIMIT = 3
 
@@ -217,3 +218,17 @@ def test_a_look_holds_only_if_another_finds_the_same(before: Any, after: Any) ->
     assert not look.still_holds(data) or Look(data).finds_same(look)
     data.value = before
     assert look.still_holds(data)
+
+
+def test_a_look_holds_in_a_worker_which_collates_tensors_in_a_way_of_ours() -> None:
+    table = torch.utils.data._utils.collate.default_collate_fn_map
+    before, look = {**table}, Look([1, 2])
+    try:
+        stack_without_shared_memory()
+        assert table != before
+        assert look.still_holds(*look._roots)
+        table[torch.Tensor] = lambda batch, *, collate_fn_map=None: batch[0]
+        assert not look.still_holds(*look._roots)
+    finally:
+        table.clear()
+        table.update(before)

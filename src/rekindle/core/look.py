@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import operator
-import types
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -27,7 +26,7 @@ import numpy as np
 from rekindle.core.file_reads import class_reads_files
 from rekindle.core.forked_memory import ForkedArrays
 from rekindle.core.interrupts import is_interrupt
-from rekindle.core.look_at_code import CODE, COLLATES, switches
+from rekindle.core.look_at_code import CODE, COLLATES, scripts_collates, switches
 from rekindle.core.look_at_values import (
     BY_IDENTITY,
     CONSTANT,
@@ -182,9 +181,9 @@ class Look:
         """Note what `find` is to return for an object when it is found out whether this look holds."""
         self._found.append((find, value, found))
 
-    def holding(self, read: Callable[[Any], Iterable[object]], holder: Any) -> list[object]:
+    def holding(self, read: Callable[[Any], Iterable[object]], holder: Any) -> tuple[object, ...]:
         """The objects that a holder has, as `read` returns them, which may be exchanged for others."""
-        held = [*read(holder)]
+        held = tuple(read(holder))
         self.spend(0.0, _HELD_OBJECT + _HELD_ITEM * len(held))
         self._held.append((read, holder, held))
         return held
@@ -267,11 +266,7 @@ class Look:
 
     def _collates(self) -> None:
         """The functions that a script has told torch to collate some classes with."""
-        kinds, functions = self.holding(dict.keys, COLLATES), self.holding(dict.values, COLLATES)
-        for kind, function in zip(kinds, functions, strict=True):
-            module = function.__module__ if type(function) is types.FunctionType else None
-            if not (type(module) is str and IN_LIBRARY[module]):
-                self.many([kind, function])
+        self.many(self.holding(scripts_collates, COLLATES))
 
     def _was_seen(self, key: int) -> bool:
         """Whether an object was met before in this look; which one is noted."""
@@ -317,7 +312,7 @@ class Look:
             if name == "__dict__":
                 names, values = _halves(self.holding(_entries, (get, value)))
             else:
-                names, values = [name], self.holding(_slot, (get, value))
+                names, values = (name,), self.holding(_slot, (get, value))
             self.note(len(names))
             for key, attribute in zip(names, values, strict=True):
                 self.note(key if type(key) is str else repr(type(key)))
@@ -373,7 +368,7 @@ def _defined_entries(kind: type) -> list[object]:
     return [*vars_of(kind).keys(), *vars_of(kind).values()]
 
 
-def _halves(entries: list[object]) -> tuple[list[object], list[object]]:
+def _halves(entries: Sequence[object]) -> tuple[Sequence[object], Sequence[object]]:
     return entries[: len(entries) // 2], entries[len(entries) // 2 :]
 
 

@@ -181,3 +181,16 @@ CODE: dict[type, Handler] = {
     types.FunctionType: _function,
     types.ModuleType: _module,
 }
+
+
+def scripts_collates(table: dict[object, object]) -> list[object]:
+    """The classes that a script has told torch how to collate, each followed by the function that does.
+
+    What libraries put there is left out: workers have other functions of ours there than the main process.
+    """
+    return [part for entry in [*dict.items(table)] if not _is_of_a_library(entry[1]) for part in entry]
+
+
+def _is_of_a_library(function: object) -> bool:
+    module = function.__module__ if type(function) is types.FunctionType else None
+    return type(module) is str and IN_LIBRARY[module]
