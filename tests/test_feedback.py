@@ -112,6 +112,25 @@ def test_a_batch_may_be_reported_in_pieces():
     assert scores_after(make_loader(), report).loss == pytest.approx(LOSSES.numpy())
 
 
+def test_a_batch_that_stays_reported_in_part_is_warned_of_once():
+    """Values without ids are those of the first samples, which `losses[mask]` are not."""
+    loader = make_loader()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows, _ in loader:
+            mask = torch.arange(len(rows)) % 2 == 1
+            loader.feedback(LOSSES[rows.long()][mask])
+    assert [str(one.message).partition(",")[0] for one in caught] == [
+        "feedback: 5 values were reported on a batch of 10 samples"
+    ]
+    assert caught[0].filename == __file__
+    with_ids = make_loader()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows, _ in with_ids:
+            with_ids.feedback(LOSSES[rows.long()][1::2], ids=with_ids.batch.ids[1::2])
+
+
 def test_a_step_that_is_skipped_changes_no_score():
     def report(loader, rows):
         if loader.batch.step != 2:

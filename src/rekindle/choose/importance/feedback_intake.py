@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,7 +23,9 @@ class FeedbackIntake:
         self.feedback = Feedback()
         self._size = size
         self._order: BatchOrder | None = None  # the batch that reports without ids are about,
-        self._reported = 0  # and how many of its samples have been reported
+        self._size_of_batch = 0  # how many samples it has,
+        self._reported = 0  # and how many of them have been reported
+        self._has_warned = False  # that a batch was reported in part
 
     def report(
         self,
@@ -68,9 +72,10 @@ class FeedbackIntake:
 
     def _next_rows(self, last: YieldedBatch, count: int) -> slice:
         """The samples of the batch that a report of `count` values is about: those not reported yet."""
-        if last.order is not self._order:
-            self._order, self._reported = last.order, 0
         size = len(last.ids)
+        if last.order is not self._order:
+            self._warn_of_part()
+            self._order, self._size_of_batch, self._reported = last.order, size, 0
         if self._reported + count > size:
             raise ArgumentError(
                 f"feedback: {count} values, but {self._reported} of this batch's {size} samples have been "
@@ -79,3 +84,14 @@ class FeedbackIntake:
         rows = slice(self._reported, self._reported + count)
         self._reported += count
         return rows
+
+    def _warn_of_part(self) -> None:
+        """Warn, once, if only a part of the batch before was reported: for the line that reports."""
+        if 0 < self._reported < self._size_of_batch and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"feedback: {self._reported} values were reported on a batch of {self._size_of_batch} "
+                "samples, and were taken for those of its first samples. If they are those of others, as in "
+                "losses[mask], name them: feedback(losses[mask], ids=loader.batch.ids[mask]).",
+                stacklevel=6,
+            )
