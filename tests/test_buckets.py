@@ -193,3 +193,14 @@ def test_the_margin_needs_logits():
     kakurenbo = rk.Kakurenbo(epochs=5)
     with pytest.raises(rk.FeedbackError, match=r"Kakurenbo.*logits"):
         kakurenbo.plan(1, scores)
+
+
+@pytest.mark.parametrize("make", [rk.Buckets, lambda **given: rk.Kakurenbo(epochs=5, **given)])
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, "0.5"])
+def test_confidence_is_a_probability(make, wrong):
+    with pytest.raises(
+        rk.ArgumentError, match=f"confidence is a probability, from 0 to 1, but got {wrong!r}"
+    ):
+        make(confidence=wrong)
+    assert make(confidence=0).confidence == 0
+    assert make(confidence=1).confidence == 1

@@ -339,11 +339,13 @@ def test_an_incomplete_set_of_shards_does_not_open(images: Path, tmp_path: Path)
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["pack", "--help"], ["verify", "--help"]):
+    for arguments in (["--help"], ["pack", "--help"], ["info", "--help"], ["verify", "--help"]):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 0
-    assert "rekindle pack train/ train.tar --shards 64" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "rekindle pack train/ train.tar --shards 64" in shown
+    assert "Show what is in a dataset: format, samples, classes, sizes." in shown
 
 
 def test_names_that_differ_only_in_their_ending_stay_apart(tmp_path: Path) -> None:

@@ -171,6 +171,10 @@ def test_a_dataset_works_without_the_loader(root: Path) -> None:
     assert label == plain.targets[-1]
     with pytest.raises(IndexError):
         plain[SAMPLES]
+    with pytest.raises(TypeError, match=r"an integer, but got slice\(None, 2, None\).*Subset"):
+        plain[:2]
+    with pytest.raises(TypeError, match="an integer, but got 'cat'"):
+        plain["cat"]
 
 
 def test_indexing_draws_from_torchs_generator_as_torchvision_does(root: Path) -> None:

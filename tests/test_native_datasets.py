@@ -277,6 +277,10 @@ def test_nobodys_getitem_is_bypassed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         rk.native(Stream())
     with pytest.raises(rk.ArgumentError, match="none of the datasets of torchvision and timm"):
         rk.native(Dataset())
+    with pytest.raises(
+        rk.ArgumentError, match=r"\n  int: it is none of the datasets of torchvision and timm"
+    ):
+        rk.native(3)
     monkeypatch.setattr(torchvision.datasets.DatasetFolder, "__getitem__", lambda self, index: (0, 0))
     with pytest.raises(rk.ArgumentError, match="none of the datasets of torchvision and timm"):
         rk.native(folder)

@@ -186,6 +186,17 @@ def test_a_temporary_error_is_retried_and_a_final_one_is_not() -> None:
     assert len(seen) == 3
 
 
+def test_missing_credentials_come_with_what_to_do() -> None:
+    class NoCredentialsError(Exception):  # botocore's, by its name
+        pass
+
+    def anonymous(_: float) -> None:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    with pytest.raises(RemoteError, match=r"Unable to locate credentials.* environment or a profile.*anon"):
+        with_retries(anonymous, "reading", RetryPolicy())
+
+
 def test_urls_are_distinguished_from_paths_and_shown_without_secrets() -> None:
     assert is_url("s3://bucket/x")
     assert is_url("simplecache::s3://bucket/x")

@@ -26,7 +26,7 @@ def _other_states(rank):
         states.append(alone.state_dict())
     loader = make_loader()
     loader.load_state_dict(states[rank])
-    with pytest.raises(rk.RankError, match=r"offset is 48 on rank 1"):
+    with pytest.raises(rk.RankError, match=r"the number of samples consumed before is 48 on rank 1"):
         next(iter(loader))
     return True
 
@@ -64,7 +64,14 @@ def _other_length(rank):
     return True
 
 
-@pytest.mark.parametrize("mistake", [_other_states, _other_choices, _other_length])
+def _other_batch_size(rank):
+    with pytest.raises(rk.RankError, match=r"batch_size is 5 on rank 1") as caught:
+        next(iter(make_loader(batch_size=4 + rank)))
+    assert "the batch size with which the epoch began is 5 on rank 1" in str(caught.value)
+    return True
+
+
+@pytest.mark.parametrize("mistake", [_other_states, _other_batch_size, _other_choices, _other_length])
 def test_ranks_that_would_load_something_else_are_named(mistake):
     assert run_ranks(mistake, 2) == [True, True]
 

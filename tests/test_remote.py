@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -307,6 +308,18 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(rk.ArgumentError, match="no-such-protocol"):
         rk.open("no-such-protocol://bucket/x")
+
+
+class _Unloadable(fsspec.AbstractFileSystem):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        raise OSError("Unable to load libjvm")
+
+
+def test_a_file_system_whose_library_does_not_load_is_named_with_the_url() -> None:
+    fsspec.register_implementation("unloadable", _Unloadable, clobber=True)
+    with pytest.raises(rk.RemoteError, match=r"cannot open 'unloadable://bucket/x': Unable to load libjvm"):
+        rk.open("unloadable://bucket/x")
 
 
 @pytest.mark.parametrize("wrong", [{"deadline": 0}, {"parallel": 0}, {"cache_bytes": -1}])

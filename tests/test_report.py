@@ -136,7 +136,7 @@ def test_the_time_to_start_is_stated_by_itself(monkeypatch):
     seconds = {name: stage.seconds for name, stage in report.stages.items()}
     assert report.start_seconds == report.to_dict()["start_seconds"] == seconds["start"] == 6
     assert (seconds["consume"], report.stages["consume"].calls, report.wait_share) == (2, 8, 0)
-    assert "started in 6.00 s" in " ".join(str(report).split())
+    assert "started in 6.00 s · waited 0.00 s, 0% of the time after starting" in " ".join(str(report).split())
     assert "2 epochs" in next(line for line in str(report).splitlines() if "start:" in line)
     texts = read_html(report.to_html())
     assert {"6.00 s", "2 epochs"} <= {*texts["dd"], *texts["td"]}

@@ -59,6 +59,15 @@ def state_at(
     return saved | dataset_state.save(settings, progress, position)
 
 
+# What a state calls these, as a RankError tells it.
+_IN_WORDS = {
+    "world": "the number of ranks",
+    "begun_world": "the number of ranks that began the epoch",
+    "begun_batch_size": "the batch size with which the epoch began",
+    "offset": "the number of samples consumed before",
+}
+
+
 def facts_of(
     identity: Mapping[str, Fact],
     position: Position,
@@ -72,7 +81,10 @@ def facts_of(
         return facts
     chosen = {} if importance is None else importance.facts()
     at = {"steps": steps, "epoch": position.epoch, "step": position.step}
-    return {**facts, **at, **shard_state.save(order.layout, position), **chosen}
+    begun = {
+        _IN_WORDS.get(name, name): fact for name, fact in shard_state.save(order.layout, position).items()
+    }
+    return {**facts, **at, **begun, **chosen}
 
 
 def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:

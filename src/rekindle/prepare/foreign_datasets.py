@@ -78,6 +78,7 @@ _PLACES: dict[str, _Files | _Pixels] = {
     "torchvision.datasets.stl10.STL10": _Pixels("data", "labels", "NCHW"),
     "torchvision.datasets.svhn.SVHN": _Pixels("data", "labels", "NCHW"),
 }
+_NOBODY = ""  # gives samples of what has no `__getitem__`
 _TIMM = "timm.data.dataset.ImageDataset"
 _TIMM_FOLDER = "timm.data.readers.reader_image_folder.ReaderImageFolder"
 _LOADERS = ("default_loader", "pil_loader", "_LFW._loader")
@@ -95,9 +96,10 @@ def look_into(dataset: Dataset) -> tuple[ForeignImages | None, list[str]]:
     place = _PLACES.get(whose)
     if place is None:
         kind = type(dataset)
-        own = whose == f"{kind.__module__}.{kind.__qualname__}"
+        inherited = whose not in (f"{kind.__module__}.{kind.__qualname__}", _NOBODY)
+        which = f"its __getitem__ is that of {whose}," if inherited else "it is"
         return None, [
-            f"{'it is' if own else f'its __getitem__ is that of {whose},'} none of the datasets of "
+            f"{which} none of the datasets of "
             "torchvision and timm that are translated (rk.open(folder) reads images natively)"
         ]
     transform, target_transform = dataset.transform, dataset.target_transform
@@ -127,7 +129,7 @@ def _giver_of_samples(dataset: object) -> str:
             continue
         written = f"{getattr(method, '__module__', kind.__module__)}.{getattr(method, '__qualname__', '?')}"
         return _name(kind) if written == f"{_name(kind)}.__getitem__" else written
-    return "nobody"
+    return _NOBODY
 
 
 def _name(kind: type) -> str:

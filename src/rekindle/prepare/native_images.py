@@ -185,10 +185,16 @@ class NativeImages(Dataset[tuple[Value, int]]):
 
     def _check(self, index: int) -> int:
         size = len(self)
-        if 0 <= index < size:
-            return index
-        if -size <= index < 0:
-            return index + size
+        try:
+            if 0 <= index < size:
+                return index
+            if -size <= index < 0:
+                return index + size
+        except TypeError:
+            raise TypeError(
+                f"the index of a sample is an integer, but got {index!r}. For several at once, take "
+                "torch.utils.data.Subset(dataset, indices)."
+            ) from None
         raise IndexError(f"index {index} is out of range: the dataset has {size} samples")
 
 

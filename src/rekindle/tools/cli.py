@@ -41,6 +41,10 @@ examples:
   rekindle pack train/ small.tfrecord --resize 400 --quality 90 --raw-share 0.5
   rekindle pack s3://bucket/train.h5 train.lmdb"""
 
+_INFO = """\
+Show what is in a dataset: format, samples, classes, sizes. Headers of some
+images are looked at; `rekindle verify` reads everything."""
+
 _VERIFY = """\
 Read every sample: check its checksum (where the format has one), decode it to
 the end, check its label. Exit code 0 if everything is good, 1 if anything is
@@ -144,7 +148,12 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.set_defaults(run=_pack)
 
-    info = commands.add_parser("info", help="show what is in a dataset")
+    info = commands.add_parser(
+        "info",
+        help="show what is in a dataset",
+        description=_INFO,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     info.set_defaults(run=_info)
     verify = commands.add_parser(
         "verify",

@@ -195,7 +195,7 @@ class Report:
             f"{_counted(self.samples, 'sample')} in {_counted(self.batches, *_BATCHES)}",
             f"{_counted(self.workers, 'worker')} ({self._who})",
             f"started in {self.start_seconds:.2f} s",
-            f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the training loop's time",
+            f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the time after starting",
         ]
         if self.replaced_workers:
             parts.append(f"{_counted(self.replaced_workers, 'worker')} replaced")
@@ -210,7 +210,7 @@ class Report:
             f"workers ({self._who})": f"{self.workers}",
             "starting": f"{self.start_seconds:.2f} s",
             "waiting for batches": f"{self.wait_seconds:.2f} s",
-            "of the training loop's time": f"{self.wait_share:.0%}",
+            "of the time after starting": f"{self.wait_share:.0%}",
         }
         if self.replaced_workers:
             figures["workers replaced"] = f"{self.replaced_workers}"

@@ -17,6 +17,7 @@ from rekindle.choose.importance.parameter_checks import (
     any_known,
     check_one_of,
     checked_integer,
+    checked_probability,
     checked_share,
     require_logits,
 )
@@ -111,8 +112,9 @@ class Buckets(ImportanceMethod):
     def __post_init__(self) -> None:
         self.warmup = checked_integer("warmup", self.warmup, 1)
         self.patience = checked_integer("patience", self.patience, 1)
-        for name in ("rate", "most_waiting", "confidence", "recall_rate", "min_gain", "alpha"):
+        for name in ("rate", "most_waiting", "recall_rate", "min_gain", "alpha"):
             setattr(self, name, checked_share(name, getattr(self, name), zero=True))
+        self.confidence = checked_probability("confidence", self.confidence)
         check_one_of("recall", self.recall, ("random", None))
         check_one_of("bottleneck", self.bottleneck, ("auto", "cpu", "io"))
         check_one_of("entropy", self.entropy, ("cross_entropy", "cross_entropy_of_iowa"))

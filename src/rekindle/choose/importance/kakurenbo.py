@@ -11,6 +11,7 @@ from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import (
     any_known,
     checked_integer,
+    checked_probability,
     checked_share,
     require_logits,
 )
@@ -52,7 +53,7 @@ class Kakurenbo(ImportanceMethod):
     def __post_init__(self) -> None:
         self.epochs = checked_integer("epochs", self.epochs, 1)
         self.hide = checked_share("hide", self.hide, zero=True)
-        self.confidence = checked_share("confidence", self.confidence, zero=True)
+        self.confidence = checked_probability("confidence", self.confidence)
         self.longest = checked_integer("longest", self.longest, 1)
 
     def plan(self, epoch: int, scores: Scores) -> Planned:

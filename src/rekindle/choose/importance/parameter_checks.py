@@ -11,6 +11,14 @@ from rekindle.core.given_numbers import integer_of, number_of
 from rekindle.errors import ArgumentError, FeedbackError
 
 
+def checked_probability(name: str, value: object) -> float:
+    """A probability; ArgumentError if `value` is none."""
+    number = number_of(value)
+    if number is None or not 0 <= number <= 1:
+        raise ArgumentError(f"{name} is a probability, from 0 to 1, but got {value!r}")
+    return number
+
+
 def checked_share(name: str, value: object, *, zero: bool = False, above_one: bool = False) -> float:
     """A share of the samples; ArgumentError if `value` is none."""
     number = number_of(value)

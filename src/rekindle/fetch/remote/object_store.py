@@ -109,7 +109,16 @@ class RemoteStore:
         self.url, self.options = url, options
         self._secrets = secrets_of(url, options.storage_options)
         self._by_process: dict[int, tuple[AbstractFileSystem, str]] = {}
-        self.path = self._open()[1]
+        try:
+            self.path = self._open()[1]
+        except OSError as error:  # Its library does not load, or it connects at once and cannot.
+            if is_interrupt(error):
+                raise
+            why = text_without_secrets(str(error), self._secrets)
+            problem, cause = f"cannot open {self.name!r}: {why}", shown_cause(error, self._secrets)
+        else:
+            return
+        raise RemoteError(problem) from cause
 
     @property
     def name(self) -> str:

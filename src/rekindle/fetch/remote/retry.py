@@ -89,15 +89,29 @@ def with_retries(
             if not final and took + wait < policy.deadline:
                 time.sleep(wait)
                 continue
-            advice = "" if final else f" Raise deadline= (now {policy.deadline:g} s) if it needs longer."
-            tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
             failure = _failure(error)
+            advice = (
+                _advice(failure)
+                if final
+                else f" Raise deadline= (now {policy.deadline:g} s) if it needs longer."
+            )
+            tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
             described = _describe(failure, secrets)
             message = f"{what}: {tries} in {took:.1f} s, the last: {described}.{advice}"
             cause = shown_cause(error, secrets)
             is_missing = isinstance(failure, FileNotFoundError) or getattr(failure, "status", None) == 404
         # Not raised above: an exception keeps the one that is being handled as its context, if only hidden.
         raise (RemoteNotFoundError if is_missing else RemoteError)(message) from cause
+
+
+def _advice(failure: BaseException) -> str:
+    """What to do about an error that a retry cannot help."""
+    if type(failure).__name__ != "NoCredentialsError":
+        return ""
+    return (
+        " Give them in the environment or a profile; for public data, open it with "
+        'remote=RemoteOptions(storage_options={"anon": True}).'
+    )
 
 
 def is_final(error: BaseException) -> bool:
