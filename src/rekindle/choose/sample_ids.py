@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.scores import stretches
+from rekindle.choose.scores import MANY, stretches
 
 Ids = NDArray[np.int32 | np.int64]
 
@@ -39,6 +39,11 @@ def ids_where(is_chosen: NDArray[np.bool_]) -> Ids:
     [0, 2]
     """
     ids, end = ids_for(int(np.count_nonzero(is_chosen)), len(is_chosen)), 0
+    if len(is_chosen) >= MANY:
+        from rekindle.choose.ids_kernel import indices_where
+
+        indices_where(ids.dtype.name)(is_chosen, ids)
+        return ids
     for part in stretches(len(is_chosen)):
         found = np.flatnonzero(is_chosen[part])
         np.add(found, part.start, out=ids[end : end + len(found)], casting="same_kind")

@@ -23,7 +23,7 @@ from rekindle.choose.importance.parameter_checks import (
 )
 from rekindle.choose.importance.systematic_sampling import are_lowest, share_of
 from rekindle.choose.sample_ids import ids_where
-from rekindle.choose.scores import Scores
+from rekindle.choose.scores import MANY, Scores
 from rekindle.core.state_fields import StateFields, shown
 from rekindle.errors import ArgumentError
 
@@ -213,6 +213,12 @@ class Buckets(ImportanceMethod):
 
         def keep_the_others(part: slice, values: NDArray[np.float32]) -> None:
             nonlocal able
+            if size >= MANY:
+                from rekindle.choose.importance import compiled_criteria
+
+                of_part = scores.probability[part], waiting[part]
+                able += compiled_criteria.keep_the_others(values, *of_part, self.confidence)
+                return
             may_wait = scores.probability[part] >= np.float32(self.confidence)
             may_wait &= ~waiting[part]
             may_wait &= np.isfinite(values)

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.importance.percentiles import LevelCounts
-from rekindle.choose.scores import STRETCH, Scores, stretches
+from rekindle.choose.scores import MANY, STRETCH, Scores, stretches
 
 CRITERIA = ("cross_entropy", "cross_entropy_of_iowa", "margin", "io")
-_LEAST_PROBABILITY = 1e-30
+_LEAST_PROBABILITY, _LEAST_COST = 1e-30, np.float32(1e-9)
+_IN_BITS = np.float32(1 / np.log(2))
 _ALL = slice(None)
 _ALL_FLOAT16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 _Part: TypeAlias = slice | NDArray[np.int64]  # some samples
@@ -25,6 +26,10 @@ _Precision: TypeAlias = type[np.float64] | type[np.float32]
 
 def cross_entropy(scores: Scores, part: _Part = _ALL, dtype: _Precision = np.float64) -> _Values:
     """−log2 P(target): the less the model expects the right class, the more important the sample."""
+    if dtype == np.float32 and _are_many(scores.loss):
+        from rekindle.choose.importance import compiled_criteria
+
+        return compiled_criteria.cross_entropy(scores, part, np.float32(_LEAST_PROBABILITY), _IN_BITS)
     return _unless_unknown(-_log2(_probability(scores, part, dtype)), scores, part)
 
 
@@ -40,6 +45,10 @@ def cross_entropy_of_iowa(scores: Scores, part: _Part = _ALL, dtype: _Precision 
 
 def margin(scores: Scores, part: _Part = _ALL, dtype: _Precision = np.float64) -> _Values:
     """1 − (P(target) − the largest P of another class): above 1 where the model is wrong."""
+    if dtype == np.float32 and _are_many(scores.loss):
+        from rekindle.choose.importance import compiled_criteria
+
+        return compiled_criteria.margin(scores, part)
     found: _Values = np.subtract(scores.probability[part], scores.rival[part], dtype=dtype)
     np.subtract(dtype(1), found, out=found)
     np.copyto(found, dtype(np.inf), where=np.isnan(found))
@@ -52,12 +61,18 @@ def io(scores: Scores, alpha: float) -> _Criterion:
     The one criterion that makes the plan depend on a clock. Samples without a measurement count as average.
     """
     seconds = _weighted(scores.load_seconds, _mean(scores.load_seconds), alpha)
-    nbytes = _weighted(scores.nbytes, _mean(scores.nbytes), 1 - alpha)
+    mean, nbytes = _mean(scores.nbytes), scores.nbytes
+    # In 16 and 32 bits, as they are unless a method of the user's reads them.
+    if mean > 0 and _are_many(scores.load_seconds) and nbytes.dtype == np.float32:
+        from rekindle.choose.importance import compiled_criteria
+
+        return compiled_criteria.io(seconds, nbytes, mean, 1 - alpha, _LEAST_COST)
+    sizes = _weighted(nbytes, mean, 1 - alpha)
 
     def found(part: _Part) -> _Values:
         cost = seconds(part)
-        cost += nbytes(part)
-        np.clip(cost, np.float32(1e-9), None, out=cost)
+        cost += sizes(part)
+        np.clip(cost, _LEAST_COST, None, out=cost)
         return np.reciprocal(cost, out=cost)
 
     return found
@@ -102,23 +117,27 @@ def importance(
         counts = LevelCounts.of(functions[name] if number else first_one, size)
         weighted.append((functions[name], counts.adder(share * counts.percentiles())))
 
-    def combined(
-        part: _Part, first: _Values | None = None, memory: NDArray[np.float64] | None = None
-    ) -> _Values:
-        count = len(scores.epoch[part])
-        found = np.empty(count) if memory is None else memory[:count]
-        found[:] = 0
+    def add(part: _Part, sums: NDArray[np.float64], first: _Values | None = None) -> None:
         for criterion, add_to in weighted:
-            add_to(criterion(part) if first is None else first, found)
+            add_to(criterion(part) if first is None else first, sums)
             first = None
-        np.copyto(found, np.inf, where=scores.epoch[part] < 0)
-        return found
+
+    def combined(part: _Part) -> _Values:
+        sums = np.zeros(len(scores.epoch[part]))
+        add(part, sums)
+        return _unless_unknown(sums, scores, part)
 
     exactly = functions[criteria[0]] if alone else combined
-    sums = np.empty(min(STRETCH, size))
+    memory = np.empty(min(STRETCH, size))
 
     def finished(part: slice) -> NDArray[np.float32]:
-        rounded[part] = exactly(part) if alone else combined(part, rounded[part], sums)
+        if alone:
+            rounded[part] = exactly(part)
+        else:
+            sums = memory[: part.stop - part.start]
+            sums[:] = 0
+            add(part, sums, rounded[part])
+            _round_known(sums, scores, part, rounded[part])
         if revise is not None:
             revise(part, rounded[part])
         return rounded[part]
@@ -135,8 +154,24 @@ def _log2(values: _Values) -> _Values:
     if values.dtype == np.float64:
         return np.log2(values)
     logs = np.log(values)
-    logs *= np.float32(1 / np.log(2))
+    logs *= _IN_BITS
     return logs
+
+
+def _round_known(
+    sums: NDArray[np.float64], scores: Scores, part: slice, rounded: NDArray[np.float32]
+) -> None:
+    if not _are_many(scores.loss):
+        rounded[:] = _unless_unknown(sums, scores, part)
+        return
+    from rekindle.choose.importance import compiled_criteria
+
+    compiled_criteria.round_known(scores, part, sums, rounded)
+
+
+def _are_many(everything: NDArray[np.number]) -> bool:
+    """Whether compiled loops pay, and there are some for these."""
+    return len(everything) >= MANY and everything.dtype in (np.float16, np.float32)
 
 
 def _unless_unknown(values: _Values, scores: Scores, part: _Part) -> _Values:
@@ -181,4 +216,8 @@ def _function_of(everything: NDArray[np.number], of: Callable[[NDArray[np.number
         return lambda part: of(everything[part])
     with np.errstate(invalid="ignore"):  # NaNs that signal are among them.
         table, bits = of(_ALL_FLOAT16), everything.view(np.uint16)
+    if _are_many(everything):
+        from rekindle.choose.importance import compiled_criteria
+
+        return compiled_criteria.looked_up(bits, table)
     return lambda part: np.take(table, bits[part], mode="clip")

@@ -10,7 +10,7 @@ from rekindle.choose.importance.method import ImportanceMethod, name_of
 from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
 from rekindle.choose.sample_ids import Ids
-from rekindle.choose.scores import Scores, stretches
+from rekindle.choose.scores import MANY, Scores, stretches
 from rekindle.choose.selection import Choice, validated
 from rekindle.choose.shard import Shard
 
@@ -54,7 +54,21 @@ def choose_samples(
 
 def _count(uses: NDArray[np.signedinteger], ids: Ids) -> None:
     """Count a use of each of these samples, however often it occurs."""
+    if len(uses) >= MANY and _count_ascending(uses, ids):
+        return
     is_used = np.zeros(len(uses), dtype=np.int8)
     for part in stretches(len(ids)):
         is_used[ids[part]] = 1
     uses += is_used
+
+
+def _count_ascending(uses: NDArray[np.signedinteger], ids: Ids) -> bool:
+    """The same in one pass, without memory for each sample; False, and nothing counted, if not ascending."""
+    from rekindle.choose.ids_kernel import add_while_ascending
+
+    add = add_while_ascending(uses.dtype.name, ids.dtype.name)
+    ids = np.ascontiguousarray(ids)
+    taken = add(uses, ids, 1)
+    if taken < len(ids):
+        add(uses, ids[:taken], -1)
+    return taken == len(ids)

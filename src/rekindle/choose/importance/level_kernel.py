@@ -21,9 +21,9 @@ CountDraws = Callable[[NDArray[np.float64], NDArray[np.int64], float, float, NDA
 
 @numba.njit(**WITHIN_KERNELS)
 def _level(value: np.float32) -> np.uint64:
-    bits = np.int64(np.float32(value + np.float32(0)).view(np.int32))
-    flipped = (bits >> 31) | np.int64(-(1 << 31))  # Of negative numbers all bits count the other way round.
-    return np.uint64(((bits ^ flipped) & 0xFFFFFFFF) >> 12)
+    bits = np.float32(value + np.float32(0)).view(np.int32)
+    flipped = np.int32(bits >> 31) | np.int32(-(1 << 31))  # Of negative numbers all bits count otherwise.
+    return np.uint64(np.uint32(np.int32(bits ^ flipped)) >> np.uint32(12))
 
 
 def _counting() -> Signature:
@@ -53,6 +53,28 @@ def add_of_levels(
     """Add to each sum the number of its value's level."""
     for at in range(values.size):
         sums[at] += of_levels[_level(values[at])]
+
+
+def _marking() -> Signature:
+    from numba import boolean, float32, int64, types, uint64
+
+    values = types.Array(float32, 1, "C", readonly=True)
+    return int64(values, uint64, types.Array(boolean, 1, "C"), types.Array(int64, 1, "C"))
+
+
+@kernel(_marking, boundscheck=False)
+def mark_below(
+    values: NDArray[np.float32], level: int, is_below: NDArray[np.bool_], places: NDArray[np.int64]
+) -> int:
+    """Which values are below a level, and the places of those at it: returns how many these are."""
+    found = np.uint64(0)
+    for at in range(values.size):
+        its_level = _level(values[at])
+        is_below[at] = its_level < level
+        if its_level == level:
+            places[found] = at
+            found += np.uint64(1)
+    return int(found)
 
 
 def _drawing() -> Signature:

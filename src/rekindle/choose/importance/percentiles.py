@@ -50,7 +50,23 @@ def _compiled_count() -> Callable[[NDArray[np.floating], NDArray[np.int64]], Non
     return lambda values, counts: compiled(_in_float32(values), counts)
 
 
+def marked_below(
+    values: NDArray[np.floating], level: int, is_below: NDArray[np.bool_], *, compiled: bool
+) -> NDArray[np.int64]:
+    """Set which values are below a level; returns the places of those at it."""
+    if not compiled:
+        levels = levels_of(values)
+        np.less(levels, level, out=is_below)
+        return np.flatnonzero(levels == level)
+    from rekindle.choose.importance.level_kernel import mark_below
+
+    places = np.empty(len(values), dtype=np.int64)
+    return places[: mark_below()(_in_float32(values), level, is_below, places)].copy()
+
+
 def _in_float32(values: NDArray[np.floating]) -> NDArray[np.float32]:
+    if values.dtype == np.float32:
+        return np.ascontiguousarray(values)
     with np.errstate(over="ignore"):  # A number beyond float32 is as high as infinity.
         return np.ascontiguousarray(values, dtype=np.float32)
 

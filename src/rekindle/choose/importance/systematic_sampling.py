@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.choose.importance.percentiles import LevelCounts, ValuesOf, levels_of
+from rekindle.choose.importance.percentiles import LevelCounts, ValuesOf, marked_below
 from rekindle.choose.scores import MANY, STRETCH, Scores, stretches
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def are_lowest(
     places, found = [], []
     for part in stretches(size):
         values = values_of(part)
-        levels = levels_of(values)
-        np.less(levels, level, out=chosen[part])
-        here = np.flatnonzero(levels == level)
+        here = marked_below(values, level, chosen[part], compiled=size >= MANY)
         places.append(here + part.start)
         found.append(values[here])
     of_level = np.concatenate(places)
