@@ -108,6 +108,30 @@ def test_compiled_indices_are_those_of_a_mask(mask):
         assert np.array_equal(ids_where(is_chosen), np.flatnonzero(is_chosen))
 
 
+@settings(max_examples=10, deadline=None)
+@given(
+    st.sampled_from([1, 1000, MOST]),
+    st.sampled_from([0.3, 1.0, 2.5]),
+    st.booleans(),
+    st.integers(0, 2**63 - 1),
+)
+def test_compiled_draws_choose_the_same(size, keep, correct, seed):
+    """Samples that are drawn several times come as often as they are drawn."""
+    chosen = []
+    for number in (0, 2**62):
+        method = rk.OnlineBatchSelection(epochs=9, keep=keep, correct=correct)
+        scores = Scores.unknown(size, seed, arrays_read_by(method))
+        rng = np.random.default_rng(seed)
+        scores.epoch[:] = rng.integers(-1, 2, size)
+        scores.loss[:] = rng.exponential(0.5, size)
+        with many(number):
+            choice = choose_samples(method, 2, scores, None)
+        chosen.append((choice.ids, choice.weights, scores.uses))
+    for compiled, wanted in zip(*chosen, strict=True):
+        assert compiled.dtype == wanted.dtype
+        assert np.array_equal(compiled, wanted)
+
+
 class Fixed:
     """Chooses the samples that it is given."""
 

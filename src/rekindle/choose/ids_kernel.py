@@ -56,3 +56,20 @@ def add_while_ascending(uses: NDArray[np.signedinteger], ids: _Ids, number: int)
         uses[np.uint64(sample)] += number * (sample != before)
         before = sample
     return ids.size
+
+
+def _repeating(ids: str) -> Signature:
+    from numba import int64, types, void
+
+    times = types.Array(int64, 1, "C", readonly=True)
+    return void(times, int64, types.Array(getattr(types, ids), 1, "C"))
+
+
+@kernel(_repeating, boundscheck=False)
+def repeat_indices(times: NDArray[np.int64], start: int, ids: _Ids) -> None:
+    """The indices from `start` on, each as many times as it says: `ids` has room for all of them."""
+    end = np.uint64(0)
+    for at in range(times.size):
+        for _ in range(times[at]):
+            ids[end] = start + at
+            end += np.uint64(1)

@@ -51,6 +51,21 @@ def ids_where(is_chosen: NDArray[np.bool_]) -> Ids:
     return ids
 
 
+def repeated(times: NDArray[np.int64], start: int, size: int) -> Ids:
+    """The indices of samples from `start` on, each as many times as it says.
+
+    >>> repeated(np.array([0, 2, 1]), 5, 10).tolist()
+    [6, 6, 7]
+    """
+    if size < MANY:
+        return as_ids(np.repeat(np.arange(start, start + len(times)), times), size)
+    from rekindle.choose.ids_kernel import repeat_indices
+
+    ids = ids_for(int(times.sum()), size)
+    repeat_indices(ids.dtype.name)(times, start, ids)
+    return ids
+
+
 def as_ids(ids: NDArray[np.int64], size: int) -> Ids:
     """These indices of some of `size` samples, in as little memory."""
     return ids.astype(_kind(size), copy=False)

@@ -11,7 +11,7 @@ from rekindle.choose.importance.method import ImportanceMethod, Planned
 from rekindle.choose.importance.parameter_checks import checked_integer, checked_number, checked_share
 from rekindle.choose.importance.percentiles import LevelCounts
 from rekindle.choose.importance.systematic_sampling import SystematicDraw, share_of
-from rekindle.choose.sample_ids import as_ids
+from rekindle.choose.sample_ids import repeated
 from rekindle.choose.scores import Scores, stretches
 
 
@@ -58,15 +58,15 @@ class OnlineBatchSelection(ImportanceMethod):
         done = min(1.0, epoch / max(1, self.epochs - 1))
         pressure = self.pressure ** (1 - done) * self.final_pressure**done
         chances = _mean_chances(levels.counts, float(np.log(pressure)) / size)
-        expected_of = levels.look_up(chances * (count / float(chances @ levels.counts)))
+        add_expected = levels.adder(chances * (count / float(chances @ levels.counts)))
         drawing = SystematicDraw.of(scores, epoch, float(count))
         ids, weights = [], []
         for part in stretches(size):
-            own = expected_of(scores.last_losses(part))
-            drawn = np.repeat(np.arange(len(own)), drawing.next(own))
-            ids.append(as_ids(drawn + part.start, size))
+            own = np.zeros(part.stop - part.start)
+            add_expected(scores.last_losses(part), own)
+            ids.append(repeated(drawing.next(own), part.start, size))
             if self.correct:
-                weights.append((1 / own[drawn]).astype(np.float32))
+                weights.append((1 / own[ids[-1] - part.start]).astype(np.float32))
         return np.concatenate(ids), np.concatenate(weights) if self.correct else None
 
 
