@@ -17,7 +17,7 @@ from rekindle.prepare.steps.colour import adjust_brightness, adjust_contrast, ad
 from rekindle.prepare.steps.geometry import Matrix, affine, affine_matrix, rotate, rotation_matrix
 from rekindle.prepare.steps.parameters import Fill, InterpolationMode
 from rekindle.prepare.steps.point_operations import (
-    autocontrast_table,
+    autocontrast,
     equalize_table,
     invert,
     load_tables,
@@ -165,7 +165,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "Sharpness": lambda image, m, _, __: adjust_sharpness(image, factor(m)),
     "Posterize": lambda image, m, _, __: posterize(image, int(m)),
     "Solarize": lambda image, m, _, __: solarize(image, m),
-    "AutoContrast": lambda image, _, __, ___: look_up(image, autocontrast_table(image)),
+    "AutoContrast": lambda image, _, __, ___: autocontrast(image),
     "Equalize": lambda image, _, __, ___: look_up(image, equalize_table(image)),
     "Invert": lambda image, _, __, ___: invert(image),
 }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Table: TypeAlias = NDArray[np.uint8]  # 256 values for all channels, or 256 × 3
 
 _VALUES: Table = np.arange(256, dtype=np.uint8)
+_CHANNELS = np.arange(3)[:, None]
 _NO_UNIFORMS: Uniforms = np.empty(0)
 
 
@@ -37,7 +38,9 @@ def look_up(image: Image, table: Table) -> Image:
     """The image with each value replaced by its entry in the table."""
     _check(image)
     image = np.ascontiguousarray(image)
-    by_channel = np.ascontiguousarray(np.broadcast_to(table.reshape(256, -1), (256, 3)))
+    by_channel = np.ascontiguousarray(
+        table if table.shape == (256, 3) else np.broadcast_to(table[:, None], (256, 3))
+    )
     compiled = compiled_or_later(_look_up)
     if compiled is None:
         return cv2.LUT(image, by_channel.reshape(1, 256, 3))  # type: ignore[return-value]
@@ -110,32 +113,43 @@ def invert_table() -> Table:
 
 def autocontrast_table(image: Image) -> Table:
     """The darkest value of each channel becomes 0 and the brightest 255."""
-    table = np.tile(_VALUES[:, None], 3)
-    # Along the columns first, which vectorises.
-    lows, highs = image.min(axis=0).min(axis=0).tolist(), image.max(axis=0).max(axis=0).tolist()
-    for row, low, high in zip(table.T, lows, highs, strict=True):
-        if high > low:
-            scale = 255.0 / (high - low)
-            row[:] = np.clip(_VALUES * scale - low * scale, 0, 255).astype(np.uint8)
-    return table
+    # Along the columns first, as rows of bytes: that vectorises.
+    rows = image.reshape(len(image), -1)
+    lows, highs = rows.min(axis=0).reshape(-1, 3), rows.max(axis=0).reshape(-1, 3)
+    extremes = zip(lows.min(axis=0).tolist(), highs.max(axis=0).tolist(), strict=True)
+    return np.stack([_stretched(low, high) for low, high in extremes], axis=1)
+
+
+@lru_cache(maxsize=4096)
+def _stretched(low: int, high: int) -> Table:
+    """The new values of a channel whose darkest and brightest values are these."""
+    if high <= low:
+        return _VALUES
+    scale = 255.0 / (high - low)
+    return np.clip(_VALUES * scale - low * scale, 0, 255).astype(np.uint8)
+
+
+def autocontrast(image: Image) -> Image:
+    """The image with each channel stretched to the range from 0 to 255; itself if all of them have it."""
+    table = autocontrast_table(image)
+    return image if (table == _VALUES[:, None]).all() else look_up(image, table)
 
 
 def equalize_table(image: Image) -> Table:
     """The values of each channel become about equally frequent."""
     _check(image)
-    table = np.tile(_VALUES[:, None], 3)
-    histogram = np.zeros((3, 256), dtype=np.int64)
+    counts = np.zeros((3, 256), dtype=np.int64)
     compiled = compiled_or_later(_count_values)
     if compiled is None:
-        for channel, counts in zip(cv2.split(image), histogram, strict=True):
-            counts[:] = np.bincount(channel.reshape(-1), minlength=256)
+        for channel, to in zip(cv2.split(image), counts, strict=True):
+            to[:] = np.bincount(channel.reshape(-1), minlength=256)
     else:
-        compiled(np.ascontiguousarray(image).reshape(-1, 3), histogram)
-    for row, counts in zip(table.T, histogram, strict=True):
-        used = np.flatnonzero(counts)
-        step = (int(counts.sum()) - int(counts[used[-1]])) // 255
-        if used.size > 1 and step > 0:
-            row[:] = np.minimum((step // 2 + np.cumsum(counts) - counts) // step, 255)
+        compiled(np.ascontiguousarray(image).reshape(-1, 3), counts)
+    brightest = 255 - (counts[:, ::-1] > 0).argmax(axis=1)
+    # Of a channel that has one value only, that is all pixels: its step is 0, and nothing is changed.
+    steps = (image.size // 3 - counts[_CHANNELS, brightest[:, None]]) // 255
+    levels = (steps // 2 + counts.cumsum(axis=1) - counts) // np.maximum(steps, 1)
+    table: Table = np.where(steps > 0, np.minimum(levels, 255), _VALUES).astype(np.uint8).T
     return table
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rekindle.prepare.steps.blur_and_sharpness import adjust_sharpness
 from rekindle.prepare.steps.colour import adjust_brightness, adjust_contrast, adjust_saturation
 from rekindle.prepare.steps.parameters import Fill
-from rekindle.prepare.steps.point_operations import autocontrast_table, equalize_table, invert, look_up
+from rekindle.prepare.steps.point_operations import autocontrast, equalize_table, invert, look_up
 from rekindle.prepare.steps.step import Image, Uniforms, random_between, random_integer
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def perform(image: Image, name: str, argument: float | None, resample: int, fill
 
 
 _WITHOUT_MAGNITUDE: dict[str, Callable[[Image], Image]] = {
-    "AutoContrast": lambda image: look_up(image, autocontrast_table(image)),
+    "AutoContrast": autocontrast,
     "Equalize": lambda image: look_up(image, equalize_table(image)),
     "Invert": invert,
 }
