@@ -18,7 +18,13 @@ from rekindle.prepare import fused_kernel, unit_kernel
 from rekindle.prepare.decode import raw_units
 from rekindle.prepare.steps import antialiased_resize
 from rekindle.prepare.steps.parameters import InterpolationMode
-from rekindle.prepare.steps.point_operations import autocontrast_table, look_up, solarize, solarize_table
+from rekindle.prepare.steps.point_operations import (
+    autocontrast,
+    autocontrast_table,
+    look_up,
+    solarize,
+    solarize_table,
+)
 
 T = rk.transforms
 
@@ -66,6 +72,16 @@ def test_the_extremes_of_autocontrast_are_those_of_the_channels(shape):
                 scale = 255.0 / (high - low)
                 row[:] = np.clip(np.arange(256) * scale - low * scale, 0, 255).astype(np.uint8)
         assert np.array_equal(autocontrast_table(view), expected)
+
+
+def test_autocontrast_looks_nothing_up_where_all_channels_have_their_full_range_or_one_value():
+    image = ALL_VALUES.copy()
+    assert autocontrast(image) is image
+    image[..., 1] = 77
+    assert autocontrast(image) is image
+    image[..., 2] = np.maximum(image[..., 2], 1)
+    assert np.array_equal(autocontrast(image), look_up(image, autocontrast_table(image)))
+    assert autocontrast(image)[..., 2].min() == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -126,7 +126,8 @@ def _stretched(low: int, high: int) -> Table:
     if high <= low:
         return _VALUES
     scale = 255.0 / (high - low)
-    return np.clip(_VALUES * scale - low * scale, 0, 255).astype(np.uint8)
+    table: Table = np.clip(_VALUES * scale - low * scale, 0, 255).astype(np.uint8)
+    return table
 
 
 def autocontrast(image: Image) -> Image:
@@ -241,6 +242,9 @@ class AutoContrast(PointStep):
     def table(self, image: Image | None = None) -> Table:
         assert image is not None
         return autocontrast_table(image)
+
+    def apply(self, image: Image, uniforms: Uniforms) -> Image:
+        return autocontrast(image)
 
 
 class Equalize(PointStep):
