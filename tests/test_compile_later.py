@@ -19,9 +19,9 @@ from PIL import Image
 import rekindle as rk
 import warm_python
 from rekindle.core import compile_later, compiled_code, compiled_rng
-from rekindle.prepare import fused_kernel, unit_pipeline
+from rekindle.prepare import compiled_units, fused_kernel, unit_pipeline
+from rekindle.prepare.compiled_units import CompiledUnits
 from rekindle.prepare.steps import antialiased_resize, bilinear_rows, point_operations
-from rekindle.prepare.unit_pipeline import UnitPipeline
 from waiting import eventually
 
 T = rk.transforms
@@ -48,7 +48,7 @@ def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (compiled_rng, fused_kernel, antialiased_resize, point_operations):
         monkeypatch.setattr(module, "compiled_or_later", lambda *_, **__: None)
-    monkeypatch.setattr(UnitPipeline, "is_ready", lambda _: False)
+    monkeypatch.setattr(CompiledUnits, "is_ready", lambda _: False)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_batches_are_the_same_before_and_after_the_kernels_are_there(folder, mon
     ready.dataset._pipeline._unit.compile_now()
     with_kernels = epochs(ready)
     with monkeypatch.context() as patch:
-        patch.setattr(UnitPipeline, "is_ready", lambda _: False)
+        patch.setattr(CompiledUnits, "is_ready", lambda _: False)
         late = loader()
         without = epochs(late)
     ready_now = epochs(loader())
@@ -112,6 +112,7 @@ def test_rows_are_resized_by_numpy_as_by_the_kernel(old, new, width, seed):
 ALL_STEPS = {
     "crop": STEPS,
     "RandAugment": [T.RandomResizedCrop(9), T.RandAugment(4), *STEPS[1:]],
+    "pad": [T.RandomCrop(24, padding=3, pad_if_needed=True, fill=9), *STEPS[1:]],
     "resize": [T.Resize((9, 11)), T.RandomEqualize(0.5), T.RandomPosterize(3), *STEPS[2:]],
 }
 
@@ -161,8 +162,8 @@ def test_a_pipeline_asks_for_its_kernels_and_uses_them_when_they_are_there(folde
             raise compiled_code.NotCompiledError
 
     monkeypatch.setattr(unit_pipeline, "compile_kernels", not_yet)
-    monkeypatch.setattr(unit_pipeline, "_LOOK_EVERY", 0.0)
-    not_yet.__name__ = "compile_kernels"
+    monkeypatch.setattr(compiled_units, "_LOOK_EVERY", 0.0)
+    not_yet.__module__, not_yet.__name__ = "rekindle.prepare.unit_pipeline", "compile_kernels"
     dataset = rk.open(folder, STEPS)
     unit = dataset._pipeline._unit
     state = unit.__getstate__()
@@ -283,7 +284,6 @@ def test_a_forked_process_does_not_compile_what_another_asked_for():
 SCRIPT = """
 import sys, time, rekindle as rk
 from rekindle.core import compile_later
-from rekindle.prepare.unit_pipeline import UnitPipeline
 compile_later._START_AFTER = compile_later._START_SOON_AFTER = 0.0
 T = rk.transforms
 steps = [T.RandomResizedCrop(9), T.ToTensor()]

@@ -14,7 +14,7 @@ import rekindle as rk
 import warm_python
 from rekindle.choose import refurbish_kernel
 from rekindle.core import compiled_code, compiled_rng, counter_rng, patience
-from rekindle.prepare import fused_kernel, unit_kernel
+from rekindle.prepare import fused_kernel, unit_kernel, window_kernel
 from rekindle.prepare.decode import raw_units
 from rekindle.prepare.steps import antialiased_resize
 from rekindle.prepare.steps.parameters import InterpolationMode
@@ -204,12 +204,19 @@ def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, 
 
 
 def test_compiled_code_is_kept_under_a_name_that_follows_from_all_files_it_is_made_of(monkeypatch):
-    kernels = [refurbish_kernel._fill, raw_units._read_headers, unit_kernel._write, compiled_rng._fill]
+    kernels = [
+        refurbish_kernel._fill,
+        raw_units._read_headers,
+        unit_kernel._write,
+        compiled_rng._fill,
+        window_kernel._write,
+    ]
     functions = [inspect.getclosurevars(kernel).nonlocals["function"] for kernel in kernels]
     files = [{Path(file).stem for file in compiled_code._sources(function)} for function in functions]
     assert files[0] == {"refurbish_kernel", "permutation_kernel"}
     assert files[1] == {"raw_units", "unit_plan"}
-    assert "unit_plan" in files[2]
+    for both in (files[2], files[4]):
+        assert {"unit_plan", "converted_line"} <= both
     assert files[3] == {"compiled_rng"}
     monkeypatch.delattr(functions[0], "named_by_sources", raising=False)
     monkeypatch.setattr(functions[0], "__qualname__", "_fill")

@@ -176,14 +176,12 @@ def test_many_images_in_one_call_equal_each_alone() -> None:
         [T.Pad((1, 2, 3, 4), fill=7), T.PILToTensor()],
         TAIL,
     ):
-        pipeline = Pipeline(steps, size=(32, 32))
-        assert pipeline.runs_many()
+        pipeline = Pipeline(steps, size=(32, 32), units=True)
+        pipeline._unit.compile_now()
+        assert pipeline.runs_units()
         chosen = np.random.default_rng(1).integers(0, 50, 200)
         uniforms = counter_rng.uniforms(5, chosen, range(200), count=pipeline.uniforms)
-        if pipeline.output is None:  # The size after Pad is known to nobody beforehand.
-            out = np.empty((200, 3, 38, 36), dtype=np.uint8)
-        else:
-            out = pipeline.output.empty(200).numpy()
+        out = pipeline.output.empty(200).numpy()
         pipeline.run_many(images, chosen, uniforms, out)
         for row, index in enumerate(chosen):
             expected = one_by_one(steps, images[index], uniforms[row])

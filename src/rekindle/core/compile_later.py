@@ -72,7 +72,7 @@ def compiled_or_later(
                 found = _loaded[key] = kernel(*variant)
             _retry_at.pop(key, None)
         except NotCompiledError:
-            if not soon or _can_be_left_to_another():
+            if not soon or can_be_left_to_another():
                 _retry_at[key] = now + _RETRY_AFTER
                 compile_later(kernel.__module__, kernel.__name__, *variant, soon=soon)
                 return None
@@ -118,7 +118,7 @@ def look_after(now: float) -> float:
             _asked.difference_update(_running)
         elif ended.returncode:
             _log.warning("kernels could not be compiled in the background: exit code %d", ended.returncode)
-    if _wanted and not _processes and _can_be_left_to_another():
+    if _wanted and not _processes and can_be_left_to_another():
         _asked.update(_wanted)
         _running[:] = _wanted
         soon = [call for call, is_soon in _wanted.items() if is_soon]
@@ -128,7 +128,7 @@ def look_after(now: float) -> float:
     return now + _LOOK_EVERY if _processes else math.inf
 
 
-def _can_be_left_to_another() -> bool:
+def can_be_left_to_another() -> bool:
     """Whether there is a Python to start, and a folder where this one finds what it has compiled."""
     return bool(sys.executable) and not getattr(sys, "frozen", False) and keeps_compiled_code()
 

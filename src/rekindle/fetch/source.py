@@ -28,6 +28,8 @@ class MappedSamples(NamedTuple):
     files: NDArray[np.int64]  # −1 for a sample that has to be read in another way
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    heights: NDArray[np.int64]  # of images that are pixels alone; 0 where a header says it
+    widths: NDArray[np.int64]
     labels: NDArray[np.int64]
 
 

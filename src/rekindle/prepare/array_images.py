@@ -17,13 +17,12 @@ from rekindle.prepare.steps.step import Image, Uniforms, Value
 
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
-    from rekindle.prepare.pipeline import Pipeline
 
 
 class ArrayImages(NativeImages):
     """A dataset of images of one size in memory, such as CIFAR-10, with labels: `ds[i]` is (image, label).
 
-    Flips, crops, conversion and normalization of a whole batch are one call.
+    Crops, flips, conversion and normalization of many images are one call.
 
     Args:
         images: An array of bytes, samples × height × width × 3; or, grey, samples × height × width, which
@@ -73,13 +72,8 @@ class ArrayImages(NativeImages):
             raise ArgumentError(f"transform is {transform!r}. Give steps of rekindle.transforms.")
         self._transform = transform
         height, width = self.images.shape[1:3]
-        self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, size=(height, width))
-
-    def _use(self, pipeline: Pipeline) -> None:
-        super()._use(pipeline)
-        self._runs_many = pipeline.runs_many()
-        if self._runs_many:
-            pipeline.compile_many()
+        size = height, width
+        self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, size=size, units=True)
 
     def with_transform(self, transform: Transform) -> Self:
         """The same images with another transform."""
@@ -137,9 +131,9 @@ class ArrayImages(NativeImages):
 
     def write_many(self, indices: Sequence[int], uniforms: Uniforms, out: Values) -> list[int]:
         """Write an image to each row of `out`, given a row of random numbers for each; returns the labels."""
-        if not self._runs_many:
-            return super().write_many(indices, uniforms, out)
         assert self._pipeline is not None
+        if not self._pipeline.runs_units():
+            return super().write_many(indices, uniforms, out)
         chosen = np.asarray(indices, dtype=np.int64)
         if self._is_grey:
             wanted = np.repeat(self.images[chosen][..., None], 3, axis=3)

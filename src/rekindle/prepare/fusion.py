@@ -144,9 +144,12 @@ def crops_many(crop: BoundStep[WindowStep] | None) -> bool:
 def crop_offsets(
     crop: BoundStep[WindowStep], height: int, width: int, uniforms: Uniforms
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int, int]:
-    """Tops and lefts of the crop for each row of uniforms, and its height and width."""
+    """Tops and lefts of the crop for each row of uniforms, and its height and width.
+
+    ArgumentError or DecodeError if it cannot be cropped from an image of this size.
+    """
     step, count = crop.step, len(uniforms)
-    lowest = step.window(height, width, np.zeros(step.uniforms))
+    lowest = step.checked_window(height, width, np.zeros(step.uniforms))
     highest = step.window(height, width, np.full(step.uniforms, math.nextafter(1, 0)))
     offsets = []
     for number, (low, high) in enumerate(((lowest.top, highest.top), (lowest.left, highest.left))):

@@ -180,7 +180,7 @@ class ImageDataset(NativeImages):
         if indices and not 0 <= min(indices) <= max(indices) < self._size:
             indices = [*map(self._check, indices)]
         labels, left = None, [*range(len(indices))]
-        if self._maps and pipeline.runs_mapped():  # Raw images are written straight from packed files.
+        if self._maps and pipeline.runs_units():  # Raw images are written straight from packed files.
             assert isinstance(self.source, Packed)
             mapped = self.source.mapped(np.array(indices, dtype=np.int64))
             left, labels = pipeline.run_mapped(mapped, uniforms, out), mapped.labels.tolist()

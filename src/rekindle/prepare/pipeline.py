@@ -35,7 +35,6 @@ from rekindle.prepare.fusion import (
     FusedTail,
     bind,
     crop_of_unit,
-    crop_offsets,
     crops_many,
     find_fused_tail,
     merge_point_steps,
@@ -51,7 +50,7 @@ from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import FirstChannel
 
 if TYPE_CHECKING:
-    from rekindle.prepare.unit_pipeline import UnitPipeline
+    from rekindle.prepare.compiled_units import CompiledUnits
 
 
 class Pipeline:
@@ -65,7 +64,7 @@ class Pipeline:
         limits: How large an image may be, as decoded and after every step.
         size: Height and width of all images before the first step, if they have one size.
         after_function: Whether the input is what a user's function returned, and may be anything.
-        units: Whether to run whole units in one call (`unit_pipeline`), where that is possible, as soon as
+        units: Whether to run whole units in one call (`compiled_units`), where that is possible, as soon as
             the kernels for it are compiled.
 
     Attributes:
@@ -123,12 +122,14 @@ class Pipeline:
         self._table = fused_kernel.IDENTITY if table is None else table
         if points is not None:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
-        fuses_all = units and self._can_fuse and not self._after and not self._is_grey
-        self._unit = self._unit_pipeline(tail, steps_on_tensors) if fuses_all else None
+        fuses_all = units and self._can_fuse and not self._after
+        self._unit = self._units_of(tail, steps_on_tensors) if fuses_all else None
         ready = self._unit is not None and self._unit.is_ready()
         use_table = fused_kernel.USE_TABLE
-        constants = use_table if ready else normalization_of(steps_on_tensors, self._table, channels_last)
-        self._constants = constants
+        all_is_done = ready and self._runs_alone
+        self._constants = (
+            use_table if all_is_done else normalization_of(steps_on_tensors, self._table, channels_last)
+        )
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         first = self._middle[0] if self._middle else None
         if first is not None and isinstance(first.step, WindowStep):
@@ -138,19 +139,40 @@ class Pipeline:
         ]
         self._changes_nothing = not self._converts and not self._unfused
         self.output = self._fixed_output(size)
-        self._compile_kernels(for_units=ready)
+        self._compile_kernels(for_units=all_is_done)
 
-    def _unit_pipeline(self, tail: FusedTail, on_tensors: Sequence[Step]) -> UnitPipeline | None:
+    def _units_of(self, tail: FusedTail, on_tensors: Sequence[Step]) -> CompiledUnits | None:
+        """What runs whole units of these steps; None if nothing does."""
+        last, contiguous = self._channels_last, self._is_contiguous()
         crop = crop_of_unit(tail)
-        if crop is None:
+        if crop is not None and not self._is_grey:
+            from rekindle.prepare.unit_pipeline import UnitPipeline
+
+            return UnitPipeline(crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits)
+        if tail.before or not crops_many(tail.crop) or self._fixed_output(self._size) is None:
             return None
-        from rekindle.prepare.unit_pipeline import UnitPipeline
+        from rekindle.prepare.window_units import WindowUnits
 
-        last, contiguous = self._channels_last, self._converts and not self._channels_last
-        return UnitPipeline(crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits)
+        # Of images in memory, hardly anything else takes time.
+        soon = self._size is not None
+        return WindowUnits(
+            tail.crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits, soon
+        )
 
-    def _unit_if_ready(self) -> UnitPipeline | None:
+    def _is_contiguous(self) -> bool:
+        """Whether the kernel for units writes to channels that are contiguous."""
+        return self._is_grey or (self._converts and not self._channels_last)
+
+    def _unit_if_ready(self) -> CompiledUnits | None:
         return self._unit if self._unit is not None and self._unit.is_ready() else None
+
+    @property
+    def _runs_alone(self) -> bool:
+        return self._unit is not None and self._unit.runs_alone
+
+    def _unit_for_one(self) -> CompiledUnits | None:
+        """What runs units, if it is best for a sample alone as well."""
+        return self._unit_if_ready() if self._runs_alone else None
 
     def _compile_kernels(self, for_units: bool) -> None:
         """Compile what the steps cannot do without, and load the rest: before there are workers."""
@@ -208,33 +230,69 @@ class Pipeline:
         if unit is None:
             left: Sequence[int] = range(len(stored))
         else:
-            left = unit.write(stored, rows, uniforms, self._planes(out))
+            planes = self._planes(out)
+            left = unit.write(stored, rows, uniforms, planes)
+            self._keep_grey(planes, out, rows)
         for number in left:
             row = rows[number]
             self._finish(self._begin(stored[number], uniforms[row]), uniforms[row], out[row])
 
-    def runs_mapped(self) -> bool:
-        """Whether `run_mapped` can be called."""
+    def runs_units(self) -> bool:
+        """Whether `run_mapped` can be called; of arrays in memory, `run_many`."""
         return self._unit_if_ready() is not None
 
     def run_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
         """Write the results for pixels that lie in mapped files; returns the rows that this cannot do."""
         assert self._unit is not None
-        return self._unit.write_mapped(samples, uniforms, self._planes(out))
+        planes = self._planes(out)
+        left = self._unit.write_mapped(samples, uniforms, planes)
+        self._keep_grey(planes, out, slice(None))
+        return left
+
+    def run_many(
+        self,
+        images: NDArray[np.uint8],
+        indices: Sequence[int] | NDArray[np.int64],
+        uniforms: Uniforms,
+        out: Values,
+    ) -> None:
+        """Write the result for `images[index]`, for each index, to its row of `out`."""
+        assert self._unit is not None
+        chosen = np.asarray(indices, dtype=np.int64)
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(images)):
+            raise IndexError(
+                f"indices from {chosen.min()} to {chosen.max()}, but there are {len(images)} images"
+            )
+        planes = self._planes(out)
+        left = self._unit.write_chosen(images, chosen, uniforms, planes)
+        self._keep_grey(planes, out, slice(None))
+        for row in left:
+            self._finish(images[chosen[row]], uniforms[row], out[row])
 
     def _planes(self, out: Values) -> Values:
+        """Where the kernel for units writes three channels for each row of `out`."""
+        if self._is_grey:
+            return np.empty((len(out), 3, *out.shape[2:]), dtype=self._table.dtype)
         return out if self._converts else out.transpose(0, 3, 1, 2)
+
+    def _keep_grey(self, planes: Values, out: Values, rows: Sequence[int] | slice) -> None:
+        """Of images that are grey, write one of the channels to `out`."""
+        if self._is_grey:
+            out[rows] = planes[rows, :1]
 
     # One sample.
 
     def run(self, data: Stored, uniforms: Uniforms, out: Values) -> None:
         """Write the result for a file's bytes (or for pixels) to `out`, which has the shape of `output`."""
-        self.run_unit([data], [0], uniforms[None], out[None])
+        if self._unit_for_one() is None:
+            self._finish(self._begin(data, uniforms), uniforms, out)
+        else:
+            self.run_unit([data], [0], uniforms[None], out[None])
 
     def make(self, data: Stored, uniforms: Uniforms) -> Value:
         """The result for a file's bytes (or for pixels), in memory of its own."""
-        unit = self._unit_if_ready()
-        if unit is None:
+        unit = self._unit_for_one()
+        if unit is None or unit.size is None:
             return self._finish(self._begin(data, uniforms), uniforms, None)
         out = self._empty(*unit.size)
         self.run(data, uniforms, out)
@@ -242,14 +300,14 @@ class Pipeline:
 
     def run_image(self, image: Value, uniforms: Uniforms, out: Values) -> None:
         """Like `run`, for an image that is decoded already."""
-        if is_rgb(image) and self._unit_if_ready() is not None:
+        if is_rgb(image) and self._unit_for_one() is not None:
             self.run(image, uniforms, out)
         else:
             self._finish(self._apply_middle(image, uniforms), uniforms, out)
 
     def make_image(self, image: Value, uniforms: Uniforms) -> Value:
         """Like `make`, for an image that is decoded already."""
-        if is_rgb(image) and self._unit_if_ready() is not None:
+        if is_rgb(image) and self._unit_for_one() is not None:
             return self.make(image, uniforms)
         return self._finish(self._apply_middle(image, uniforms), uniforms, None)
 
@@ -343,58 +401,6 @@ class Pipeline:
             return image
         np.copyto(out, image.numpy() if isinstance(image, torch.Tensor) else image)
         return out
-
-    # Many samples of one size, in memory.
-
-    def runs_many(self) -> bool:
-        """Whether `run_many` can do all of the steps: at most a crop, flips, conversion and normalization."""
-        return self._can_fuse and crops_many(self._crop) and not self._middle and not self._after
-
-    def compile_many(self) -> None:
-        """Compile what `run_many` needs, or load it."""
-        from rekindle.prepare import array_kernel
-
-        contiguous = self._converts and not self._channels_last
-        array_kernel.compile_many(self._table.dtype, contiguous)
-        convert, last = fused_kernel.convert_image, self._channels_last
-        self._constants = normalization_of(self.steps, self._table, last, convert)
-
-    def run_many(
-        self,
-        images: NDArray[np.uint8],
-        indices: Sequence[int] | NDArray[np.int64],
-        uniforms: Uniforms,
-        out: Values,
-    ) -> None:
-        """Write the result for `images[index]`, for each index, to its row of `out`, in one call."""
-        from rekindle.prepare import array_kernel  # Not at the top: only arrays in memory need it.
-
-        count = len(indices)
-        tops, lefts = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-        height, width = images.shape[1:3]
-        if self._crop is not None:
-            tops, lefts, height, width = crop_offsets(self._crop, height, width, uniforms)
-        mirrored, upside_down = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-        for index, p, horizontal in self._flips:
-            flips = uniforms[:, index] < p
-            if horizontal:
-                mirrored ^= flips
-            else:
-                upside_down ^= flips
-        planes = out if self._converts else out.transpose(0, 3, 1, 2)
-        if planes.shape != (count, 1 if self._is_grey else 3, height, width):
-            raise ArgumentError(
-                f"{count} images of {height} × {width} pixels do not fit an array of {out.shape}"
-            )
-        if self._is_grey:
-            planes = np.empty((count, 3, height, width), dtype=self._table.dtype)
-        chosen = np.asarray(indices, dtype=np.int64)
-        constants = self._constants
-        array_kernel.finish_many(
-            images, chosen, tops, lefts, mirrored, upside_down, self._fill, self._table, constants, planes
-        )
-        if self._is_grey:
-            np.copyto(out, planes[:, :1])
 
     def __repr__(self) -> str:
         return f"Pipeline([{', '.join(map(repr, self.steps))}])"

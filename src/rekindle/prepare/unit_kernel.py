@@ -11,46 +11,22 @@ The kernel checks all that it is given before it reads or writes: what lies in a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
-from rekindle.errors import ArgumentError
+from rekindle.prepare.converted_line import convert
 from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
-from rekindle.prepare.unit_plan import COLUMNS, Column, Plan
+from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
 
 check_compiled_code()
 
 _FLOAT = np.dtype(np.float32)
 _KEEP = 8 << 20  # words: larger scratch memory is freed after use
 _scratch = threading.local()
-
-
-# A product and a sum may become one instruction, which rounds once: the result is exact only with that.
-@numba.njit(nogil=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
-def _convert(source: Bytes, values: Table, c: int, to: Values) -> None:
-    """A line of a channel: by table, by (value / 255 − mean) / std, or, given nothing, as it is."""
-    if values.shape[1] == 256:
-        table = values[c]
-        for x in range(to.size):
-            to[x] = table[source[x]]
-    elif values.shape[1] == 3:
-        # Each division is a product with a correction of its error.
-        mean, std, reciprocal = values[c, 0], values[c, 1], values[c, 2]
-        whole, part = np.float32(255), np.float32(1 / 255)
-        for x in range(to.size):
-            value = np.float32(source[x])
-            quotient = value * part
-            difference = quotient + (value - quotient * whole) * part - mean
-            estimate = difference * reciprocal
-            to[x] = estimate + (difference - estimate * std) * reciprocal
-    else:
-        for x in range(to.size):
-            to[x] = source[x]
 
 
 def _signature(floats: bool, contiguous: bool) -> Signature:
@@ -193,7 +169,7 @@ def _write(
             for y in range(rows):
                 begin = 8 * (half + (8 * tall * c + y) * wide)
                 to_row = rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y
-                _convert(read[begin : begin + columns], values, c, out[plan[n, Column.ROW], c, to_row])
+                convert(read[begin : begin + columns], values, c, out[plan[n, Column.ROW], c, to_row])
     return -1
 
 
@@ -202,10 +178,7 @@ def compile_write(floats: bool, contiguous: bool) -> None:
     _write(floats, contiguous)
 
 
-WriteBoxes: TypeAlias = Callable[[Bytes, int], None]  # pixels, and the number of this memory in the plan
-
-
-def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteBoxes:
+def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteImages:
     """A function that writes what the plan says of some pixels to `out`.
 
     It is called with the memory that images lie in, one after the other or among other things, and with the
@@ -225,10 +198,7 @@ def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteBoxe
     def write(pixels: Bytes, source: int) -> None:
         wrong = kernel(pixels, source, plan, words, written, read, sums, values, out)
         if wrong >= 0:
-            row = plan[wrong].tolist() if wrong < len(plan) else plan.shape
-            raise ArgumentError(
-                f"cannot write {row} of {pixels.size} bytes to an array of {out.dtype} {out.shape}"
-            )
+            raise impossible(plan, wrong, pixels, out)
 
     return write
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.errors import ArgumentError
+
 Plan: TypeAlias = NDArray[np.int64]
+# Writes what a plan says of some pixels: given the memory that images lie in, one after the other or among
+# other things, and its number in the plan, of which rows with another number are left alone.
+WriteImages: TypeAlias = Callable[[NDArray[np.uint8], int], None]
 
 
 class Column(IntEnum):
@@ -18,7 +24,7 @@ class Column(IntEnum):
     START = 1  # where they start there
     HEIGHT = 2  # of the image
     WIDTH = 3
-    TOP = 4  # of the box that is wanted of it
+    TOP = 4  # of the box or window that is wanted of it
     LEFT = 5
     BOX_HEIGHT = 6
     BOX_WIDTH = 7
@@ -28,3 +34,9 @@ class Column(IntEnum):
 
 
 COLUMNS: Final = len(Column)
+
+
+def impossible(plan: Plan, row: int, pixels: NDArray[np.uint8], out: NDArray[Any]) -> ArgumentError:
+    """The error for a plan that a kernel has refused, because of this row or as a whole."""
+    what = plan[row].tolist() if row < len(plan) else plan.shape
+    return ArgumentError(f"cannot write {what} of {pixels.size} bytes to an array of {out.dtype} {out.shape}")

@@ -17,12 +17,13 @@ from rekindle.errors import ArgumentError, DataError, FormatError
 from rekindle.fetch.byte_files import ByteFile, LocalFile
 from rekindle.fetch.labels import Labels, classes_up_to, number_classes
 from rekindle.fetch.packed.index_file import BLOCK, IndexFile, index_paths, read_index, write_index
-from rekindle.fetch.packed.record_index import ROW, Indexer, IndexSettings, RecordIndex
+from rekindle.fetch.packed.record_index import ROW, Decoding, Indexer, IndexSettings, RecordIndex
 from rekindle.fetch.packed.sample_decoders import Decode, decoder
 from rekindle.fetch.source import Array, MappedSamples, Stored
 
 _ROW = struct.Struct("<qqIIII")
 _Row = tuple[int, int, int, int, int, int]  # offset, label, length, file, part, decoding
+_UNKNOWN = -1, 0  # height and width: no length is that of such pixels
 _WORTH_PREFETCHING = 32 << 10  # bytes of a sample, on average
 _ROWS_PER_BLOCK_LOG2 = (BLOCK // ROW.itemsize).bit_length() - 1
 
@@ -78,7 +79,7 @@ class Packed:
             decoder(decoding, self.files, index.chunks, self._limits) for decoding in index.decodings
         ]
         # For many rows at once, with one entry more for numbers that do not exist.
-        self._undecoded = np.array([*(decode is None for decode in self._decoders), False])
+        self._pixels = np.array([*map(_pixels_of, index.decodings), _UNKNOWN], dtype=np.int64)
         self._mappable = np.array([*map(_mappable_size, self.files), -1])
         self._max_bytes = self._limits.encoded_bytes
         self._copies = [file.copy for file in self.files]
@@ -124,7 +125,7 @@ class Packed:
         return decode(file, offset, length, part)
 
     def mapped(self, indices: NDArray[np.int64]) -> MappedSamples:
-        """Where samples that are bytes lie in local files, for all of these at once.
+        """Where samples that are bytes, or pixels as they are, lie in local files, for all of these at once.
 
         What `read` would refuse has no file here.
         """
@@ -141,7 +142,9 @@ class Packed:
         possible = (
             (offsets >= 0) & (offsets <= sizes - lengths) & (lengths > 0) & (lengths <= self._max_bytes)
         )
-        possible &= self._undecoded[np.minimum(rows["decoding"], len(self._decoders))]
+        pixels = self._pixels[np.minimum(rows["decoding"], len(self._decoders))]
+        heights, widths = pixels[:, 0], pixels[:, 1]
+        possible &= (heights == 0) | (lengths == 3 * heights * widths)
         files[~possible] = -1
         ends = offsets + lengths
         memory = {
@@ -149,7 +152,7 @@ class Packed:
             for number in {*files.tolist()} - {-1}
         }
         labels = rows["label"] if self._own_targets is None else self._own_targets[indices]
-        return MappedSamples(memory, files, offsets, lengths, labels)
+        return MappedSamples(memory, files, offsets, lengths, heights, widths, labels)
 
     def _invalid_row(self, index: int) -> FormatError:
         return FormatError(
@@ -280,7 +283,7 @@ class Packed:
 
     def __getstate__(self) -> dict[str, object]:
         left_out = {
-            "_stored", "_rows", "_checked", "_decoders", "_undecoded", "_mappable",
+            "_stored", "_rows", "_checked", "_decoders", "_pixels", "_mappable",
             "_copies", "_size", "_max_bytes",
         }  # fmt: skip
         if self._stored is not None:  # An index that is not in a file is pickled: to build it may take long.
@@ -294,6 +297,17 @@ class Packed:
 
     def __repr__(self) -> str:
         return f"Packed({os.fspath(self.root)!r}: {len(self):,} samples in {len(self.files):,} files)"
+
+
+def _pixels_of(decoding: Decoding) -> tuple[int, int]:
+    """Height and width of samples that are pixels, a row after the other; 0 and 0 of what is bytes."""
+    if decoding["kind"] == "bytes":
+        return 0, 0
+    shape = tuple(decoding.get("shape", ()))
+    is_image = len(shape) == 3 and shape[2] == 3 and decoding.get("order", "") in ("", "HWC")
+    if decoding["kind"] == "array" and is_image and min(shape) > 0:
+        return shape[:2] if np.dtype(decoding["dtype"]) == np.uint8 else _UNKNOWN
+    return _UNKNOWN
 
 
 def _mappable_size(file: ByteFile) -> int:

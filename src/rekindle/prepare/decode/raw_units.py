@@ -28,7 +28,7 @@ def read_raw_headers(
     """Fill in start and size of the plan's images that are in this file, as `decode.read_header` finds them.
 
     The plan has where each begins, and `lengths` the bytes of each. What is no PPM of the shortest kind, or
-    has more pixels than allowed, has no source then.
+    has more pixels than allowed, has no source then. Images with a height have no header.
     """
     if lengths.shape != (len(plan),):
         raise ValueError(f"{lengths.shape} lengths for {len(plan)} samples")
@@ -46,7 +46,7 @@ def _read_headers(
     file: NDArray[np.uint8], source: int, plan: Plan, lengths: NDArray[np.int64], most_pixels: int
 ) -> None:
     for n in range(plan.shape[0]):
-        if plan[n, Column.SOURCE] != source:
+        if plan[n, Column.SOURCE] != source or plan[n, Column.HEIGHT] > 0:
             continue
         plan[n, Column.SOURCE] = -1
         at, length = plan[n, Column.START], lengths[n]

@@ -1,0 +1,31 @@
+"""The results for a line of one channel's bytes, which the kernels for units write to the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rekindle.core.compiler import numba
+from rekindle.prepare.fused_kernel import Bytes, Table, Values
+
+
+# A product and a sum may become one instruction, which rounds once: the result is exact only with that.
+@numba.njit(nogil=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
+def convert(source: Bytes, values: Table, c: int, to: Values) -> None:
+    """A line of a channel: by table, by (value / 255 − mean) / std, or, given nothing, as it is."""
+    if values.shape[1] == 256:
+        table = values[c]
+        for x in range(to.size):
+            to[x] = table[source[x]]
+    elif values.shape[1] == 3:
+        # Each division is a product with a correction of its error.
+        mean, std, reciprocal = values[c, 0], values[c, 1], values[c, 2]
+        whole, part = np.float32(255), np.float32(1 / 255)
+        for x in range(to.size):
+            value = np.float32(source[x])
+            quotient = value * part
+            difference = quotient + (value - quotient * whole) * part - mean
+            estimate = difference * reciprocal
+            to[x] = estimate + (difference - estimate * std) * reciprocal
+    else:
+        for x in range(to.size):
+            to[x] = source[x]

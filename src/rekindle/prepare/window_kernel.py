@@ -1,0 +1,156 @@
+"""Windows of images, flipped, converted and normalized: all samples of a unit in one call.
+
+What `fused_kernel.finish` does for one image, with the same results to the bit. Some rows at a time, the
+window's bytes are written channel by channel to memory that stays in the processor's cache, with what lies
+outside the image filled in; from there each channel is converted in one go.
+
+The kernel checks all that it is given before it reads or writes: what lies in a file may be wrong.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rekindle.core.compiled_code import check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba
+from rekindle.errors import ArgumentError
+from rekindle.prepare.converted_line import convert
+from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
+from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
+
+check_compiled_code()
+
+_FLOAT = np.dtype(np.float32)
+_TOGETHER = 4096  # bytes of a channel, before they are converted
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def _split(source: Bytes, red: Bytes, green: Bytes, blue: Bytes) -> None:
+    """The channels of a row of pixels."""
+    for x in range(red.size):
+        red[x], green[x], blue[x] = source[3 * x], source[3 * x + 1], source[3 * x + 2]
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def _reverse(line: Bytes, target: Bytes) -> None:
+    count = line.size
+    for x in range(count - 1, -1, -1):  # Counting down vectorises.
+        target[count - 1 - x] = line[x]
+
+
+def _signature(floats: bool, contiguous: bool) -> Signature:
+    """The types of the arguments, for results of floats or bytes."""
+    value = numba.float32 if floats else numba.uint8
+    pixels = numba.types.Array(numba.uint8, 1, "C", readonly=True)
+    table = numba.types.Array(value, 2, "C")
+    out = numba.types.Array(value, 3, "C" if contiguous else "A")
+    return numba.int64(pixels, numba.int64, numba.int64[:, ::1], numba.uint8[::1], table, out)
+
+
+@kernel(_signature, boundscheck=False, error_model="numpy")
+def _write(pixels: Bytes, source: int, plan: Plan, fill: Bytes, values: Table, out: Values) -> int:
+    """Write the plan's rows whose pixels these are; returns the row that is impossible, or −1."""
+    if plan.shape[1] != COLUMNS or out.shape[1] != 3 or values.shape[0] != 3 or fill.size != 3:
+        return len(plan)
+    most, farthest = out.shape[2], 1 << 31
+    for n in range(plan.shape[0]):
+        if plan[n, Column.SOURCE] != source:
+            continue
+        at, height, width = plan[n, Column.START], plan[n, Column.HEIGHT], plan[n, Column.WIDTH]
+        top, left, rows, columns = (
+            plan[n, Column.TOP],
+            plan[n, Column.LEFT],
+            plan[n, Column.BOX_HEIGHT],
+            plan[n, Column.BOX_WIDTH],
+        )
+        possible = (at >= 0) & (at < pixels.size) & (width > 0) & (width <= pixels.size) & (height > 0)
+        possible &= (rows > 0) & (columns > 0) & (rows <= most) & (columns <= most)
+        possible &= (top > -farthest) & (top < farthest) & (left > -farthest) & (left < farthest)
+        possible &= (plan[n, Column.ROW] >= 0) & (plan[n, Column.ROW] < out.shape[0])
+        if not possible or rows * columns != most or height > (pixels.size - at) // (3 * width):
+            return n
+        mirrored, upside_down = plan[n, Column.MIRRORED] != 0, plan[n, Column.UPSIDE_DOWN] != 0
+        # The columns of the window that lie inside the image, and where they are written.
+        first = min(max(0, -left), columns)
+        last = max(min(columns, width - left), first)
+        count = last - first
+        start = columns - last if mirrored else first
+        end = start + count
+        together = max(_TOGETHER // columns, 1)  # rows
+        planes = np.empty((3, together * columns), dtype=np.uint8)
+        line = np.empty((3, count), dtype=np.uint8)
+        for begin in range(0, rows, together):
+            stop = min(begin + together, rows)
+            for y in range(begin, stop):
+                row = top + (rows - 1 - y if upside_down else y)
+                offset = (y - begin) * columns
+                if not 0 <= row < height or count == 0:
+                    for c in range(3):
+                        planes[c, offset : offset + columns] = fill[c]
+                    continue
+                # Slices, since an index that may be negative costs a test for each pixel.
+                there = at + 3 * (row * width + left + first)
+                inside = pixels[there : there + 3 * count]
+                into = planes[:, offset + start : offset + end]
+                if mirrored:
+                    _split(inside, line[0], line[1], line[2])
+                    for c in range(3):
+                        _reverse(line[c], into[c])
+                else:
+                    _split(inside, into[0], into[1], into[2])
+                if count < columns:
+                    for c in range(3):
+                        planes[c, offset : offset + start] = fill[c]
+                        planes[c, offset + end : offset + columns] = fill[c]
+            size = (stop - begin) * columns
+            for c in range(3):
+                to = out[plan[n, Column.ROW], c, begin * columns : begin * columns + size]
+                convert(planes[c, :size], values, c, to)
+    return -1
+
+
+def compile_write(floats: bool, contiguous: bool) -> None:
+    """Compile the kernel for results of this kind, or load it."""
+    _write(floats, contiguous)
+
+
+def window_writer(plan: Plan, fill: Bytes, values: Table, out: Values) -> WriteImages:
+    """A function that writes what the plan says of some pixels to `out`.
+
+    Args:
+        plan: Where each sample is, and what of it is wanted, when the function is called. Windows may extend
+            beyond the image.
+        fill: The colour that lies there.
+        values: A table (3 × 256), the constants of `normalization` (3 × 3), or nothing (3 × 0): bytes as
+            they are.
+        out: The rows that the plan names, samples × channels × rows × columns.
+
+    """
+    kernel = _write(out.dtype == _FLOAT, out.flags.c_contiguous)
+    rows = _without_columns(out)
+
+    def write(pixels: Bytes, source: int) -> None:
+        wrong = kernel(pixels, source, plan, fill, values, rows)
+        if wrong >= 0:
+            raise impossible(plan, wrong, pixels, out)
+
+    return write
+
+
+def _without_columns(out: Values) -> Values:
+    """The same memory as samples × channels × pixels."""
+    count, channels, rows, columns = out.shape
+    *others, one_row, one_column = out.strides
+    if rows > 1 and one_row != columns * one_column and columns > 1:
+        raise ArgumentError(
+            f"an array of {out.shape}, strides {out.strides}: its rows do not follow each other"
+        )
+    step = one_column if columns > 1 else one_row
+    return np.lib.stride_tricks.as_strided(out, (count, channels, rows * columns), (*others, step))
+
+
+def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:
+    """Write a whole image to `out`, channels × rows × columns, computed with these constants."""
+    height, width = image.shape[:2]
+    plan = np.array([[0, 0, height, width, 0, 0, height, width, 0, 0, 0]])
+    window_writer(plan, np.zeros(3, dtype=np.uint8), constants, out[None])(image.reshape(-1), 0)
