@@ -228,7 +228,55 @@ def test_arrays_in_memory_and_packed_files_give_the_same_batches(
     assert with_kernels == batches(in_memory) == batches(packed)
 
 
-def test_nothing_is_compiled_for_images_whose_size_nobody_knows(tmp_path: Path) -> None:
-    path = as_records(tmp_path / "some.h5")
-    assert rk.open(path)._pipeline._unit is None
-    assert rk.open(path, TAIL)._pipeline._unit is None
+WITHOUT_SIZE: dict[str, list[Any]] = {
+    "flipped": TAIL,
+    "padded": [T.Pad((1, 2, 3, 4), fill=9), *TAIL],
+    "array": [T.RandomHorizontalFlip(), T.RandomVerticalFlip()],
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"channels_last": True}, {"dtype": torch.uint8}], ids=str)
+@pytest.mark.parametrize("steps", WITHOUT_SIZE)
+@pytest.mark.parametrize("name", ["array.h5", "equal.tar"])
+def test_images_whose_size_is_not_known_beforehand_are_made_together(
+    tmp_path: Path, name: str, steps: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if steps == "array" and options:
+        pytest.skip("not an option for these steps")
+    if name == "array.h5":
+        path = as_array(tmp_path / name)
+    else:
+        path = tmp_path / name
+        writer = writer_for(path)
+        for number, image in enumerate(images(one_size=True)):
+            writer.add(f"{number:03}", image, number % 7)
+        writer.close()
+    dataset = rk.open(path, WITHOUT_SIZE[steps], **options)
+    assert dataset._pipeline.output is None
+    dataset._pipeline._unit.compile_now()
+    chosen = [*range(29, -1, -1), -1, 0, 0]
+    uniforms = counter_rng.uniforms(3, range(len(chosen)), count=dataset.uniforms)
+    one_by_one = [dataset.sample(index, row) for index, row in zip(chosen, uniforms, strict=True)]
+    with monkeypatch.context() as patch:
+        patch.delattr(type(dataset), "sample")  # which is not called for them
+        together = dataset.samples_of(chosen, uniforms)
+    for (image, label), (expected, number) in zip(together, one_by_one, strict=True):
+        assert type(image) is type(expected)
+        assert np.asarray(image).tobytes() == np.asarray(expected).tobytes()
+        assert np.asarray(image).strides == np.asarray(expected).strides
+        assert label == number
+        if isinstance(image, torch.Tensor):  # in memory of its own
+            assert image.untyped_storage().nbytes() == image.nbytes
+
+
+def test_images_of_several_sizes_are_made_one_by_one(tmp_path: Path) -> None:
+    dataset, stored = rk.open(as_records(tmp_path / "some.h5"), TAIL), rk.open(tmp_path / "some.h5")
+    dataset._pipeline._unit.compile_now()
+    uniforms = counter_rng.uniforms(3, range(30), count=dataset.uniforms)
+    one_by_one = Pipeline(TAIL)
+    for index, (image, _) in enumerate(dataset.samples_of(range(30), uniforms)):
+        assert torch.equal(image, one_by_one.make_image(stored[index][0], uniforms[index]))
+
+
+def test_nothing_is_compiled_for_images_without_steps(tmp_path: Path) -> None:
+    assert rk.open(as_records(tmp_path / "some.h5"))._pipeline._unit is None

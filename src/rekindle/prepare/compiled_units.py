@@ -142,11 +142,25 @@ class CompiledUnits(ABC):
     def write_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
         """Write raw images straight from their files to `out`; returns the rows that this cannot do."""
         plan = self._plan(range(len(samples.files)), uniforms, out)
+        self._read_headers(plan, samples)
+        return self._write_plan(plan, samples.memory, uniforms, out)
+
+    def _read_headers(self, plan: Plan, samples: MappedSamples) -> None:
+        """Fill in where images are, and how large; those for which that is not known have no source then."""
         plan[:, Column.SOURCE], plan[:, Column.START] = samples.files, samples.offsets
         plan[:, Column.HEIGHT], plan[:, Column.WIDTH] = samples.heights, samples.widths
         for number, file in samples.memory.items():
             read_raw_headers(file, number, plan, samples.lengths, self._limits.pixels)
-        return self._write_plan(plan, samples.memory, uniforms, out)
+
+    def size_of(self, samples: MappedSamples) -> tuple[int, int] | None:
+        """Height and width of raw images in files; None unless all have the same."""
+        plan = np.zeros((len(samples.files), COLUMNS), dtype=np.int64)
+        self._read_headers(plan, samples)
+        sizes = plan[:, Column.HEIGHT : Column.WIDTH + 1]
+        if not len(plan) or (plan[:, Column.SOURCE] < 0).any() or (sizes != sizes[0]).any():
+            return None
+        height, width = sizes[0].tolist()
+        return height, width
 
     def write_chosen(
         self, images: fused_kernel.Bytes, indices: NDArray[np.int64], uniforms: Uniforms, out: Values

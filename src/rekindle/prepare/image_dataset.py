@@ -21,6 +21,7 @@ from rekindle.prepare.third_party_transforms import on_arrays
 
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
+    from rekindle.prepare.pipeline import Pipeline
 
 _READ_TOGETHER, _BYTES_TOGETHER = 64, 4 << 20  # files, and bytes that end it earlier
 
@@ -78,6 +79,11 @@ class ImageDataset(NativeImages):
             raise ArgumentError("dtype and channels_last are for steps of rekindle.transforms.")
         self._options = "cpu", None, False
         self._third_party = on_arrays(transform) if self.decode else None
+
+    def _use(self, pipeline: Pipeline) -> None:
+        super()._use(pipeline)
+        if self._maps:
+            pipeline.runs_units()  # Loads the kernels, or has them compiled: before there are workers.
 
     def with_transform(self, transform: Transform) -> Self:
         """The same images with another transform."""
@@ -162,6 +168,18 @@ class ImageDataset(NativeImages):
             return self._pipeline.make(self.source.read(index), uniforms), self.source.target(index)
         except DecodeError as error:
             raise self.located(error, index) from error
+
+    def samples_of(self, indices: Sequence[int], uniforms: Uniforms) -> list[tuple[Value, int]]:
+        """(image, label) of each, given a row of random numbers for each."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        if len(indices) > 1 and self._maps and pipeline.runs_units():
+            assert isinstance(self.source, Packed)
+            mapped = self.source.mapped(np.array([*map(self._check, indices)], dtype=np.int64))
+            images = pipeline.make_mapped(mapped, uniforms)
+            if images is not None:
+                return [*zip(images, mapped.labels.tolist(), strict=True)]
+        return super().samples_of(indices, uniforms)
 
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         """Write the image to `out`, given `uniforms` random numbers; returns the label."""

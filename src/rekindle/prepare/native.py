@@ -78,6 +78,9 @@ class NativeDataset(Protocol):
     def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
         """(image, label), given `uniforms` random numbers."""
 
+    def samples_of(self, indices: Sequence[int], uniforms: Uniforms) -> list[tuple[Value, int]]:
+        """(image, label) of each, given a row of random numbers for each."""
+
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         """Write the image to `out`; returns the label."""
 
@@ -113,7 +116,7 @@ class NativeDataset(Protocol):
 OURS = (NativeImages, ImageDataset, ArrayImages)
 # Methods that give samples or parts of them. A subclass that overrides one of them gets its `__getitem__`
 # called.
-_GIVES_SAMPLES = ("__getitem__", "sample", "write", "write_many", "split", "raw", "label")
+_GIVES_SAMPLES = ("__getitem__", "sample", "samples_of", "write", "write_many", "split", "raw", "label")
 _GIVES_WHOLE_SAMPLES = ("__getitem__", "sample")
 
 

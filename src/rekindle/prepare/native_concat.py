@@ -71,6 +71,13 @@ class NativeConcat:
         part, within = self._find(index)
         return part.sample(within, uniforms)
 
+    def samples_of(self, indices: Sequence[int], uniforms: Uniforms) -> list[tuple[Value, int]]:
+        numbers, within = self._find_many(indices)
+        if len(numbers) and (numbers == numbers[0]).all():
+            return self.parts[int(numbers[0])].samples_of(within.tolist(), uniforms)
+        found = zip(numbers.tolist(), within.tolist(), strict=True)
+        return [self.parts[n].sample(i, uniforms[row]) for row, (n, i) in enumerate(found)]
+
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         part, within = self._find(index)
         return part.write(within, uniforms, out)

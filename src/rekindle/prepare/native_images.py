@@ -147,6 +147,10 @@ class NativeImages(Dataset[tuple[Value, int]]):
     def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
         """(image, label), given `uniforms` random numbers."""
 
+    def samples_of(self, indices: Sequence[int], uniforms: Uniforms) -> list[tuple[Value, int]]:
+        """(image, label) of each, given a row of random numbers for each."""
+        return [self.sample(index, row) for index, row in zip(indices, uniforms, strict=True)]
+
     @abstractmethod
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         """Write the image to `out`, given `uniforms` random numbers; returns the label."""

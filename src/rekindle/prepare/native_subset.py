@@ -66,6 +66,9 @@ class NativeSubset:
     def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
         return self.dataset.sample(int(self._indices[index]), uniforms)
 
+    def samples_of(self, indices: Sequence[int], uniforms: Uniforms) -> list[tuple[Value, int]]:
+        return self.dataset.samples_of(self._mapped(indices), uniforms)
+
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         return self.dataset.write(int(self._indices[index]), uniforms, out)
 

@@ -124,7 +124,8 @@ class Pipeline:
             self._table = np.ascontiguousarray(np.stack([self._table[c][points[:, c]] for c in range(3)]))
         fuses_all = units and self._can_fuse and not self._after
         self._unit = self._units_of(tail, steps_on_tensors) if fuses_all else None
-        ready = self._unit is not None and self._unit.is_ready()
+        self.output = self._fixed_output(size)
+        ready = self.output is not None and self.runs_units()
         use_table = fused_kernel.USE_TABLE
         all_is_done = ready and self._runs_alone
         self._constants = (
@@ -138,7 +139,6 @@ class Pipeline:
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
         ]
         self._changes_nothing = not self._converts and not self._unfused
-        self.output = self._fixed_output(size)
         self._compile_kernels(for_units=all_is_done)
 
     def _units_of(self, tail: FusedTail, on_tensors: Sequence[Step]) -> CompiledUnits | None:
@@ -149,7 +149,7 @@ class Pipeline:
             from rekindle.prepare.unit_pipeline import UnitPipeline
 
             return UnitPipeline(crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits)
-        if tail.before or not crops_many(tail.crop) or self._fixed_output(self._size) is None:
+        if not self.steps or tail.before or not crops_many(tail.crop):
             return None
         from rekindle.prepare.window_units import WindowUnits
 
@@ -268,6 +268,24 @@ class Pipeline:
         self._keep_grey(planes, out, slice(None))
         for row in left:
             self._finish(images[chosen[row]], uniforms[row], out[row])
+
+    def make_mapped(self, samples: MappedSamples, uniforms: Uniforms) -> list[Value] | None:
+        """The results for pixels that lie in mapped files, each in memory of its own.
+
+        None if they are to be made one by one: those whose sizes differ, or that are not all pixels.
+        """
+        assert self._unit is not None
+        size = self._unit.size_of(samples)
+        try:
+            output = None if size is None else self._fixed_output(size)
+        except ArgumentError:  # Raised again for each sample.
+            return None
+        if output is None:
+            return None
+        out = output.empty(len(uniforms))
+        if self.run_mapped(samples, uniforms, out.numpy()):
+            return None
+        return [tensor.clone() if output.tensor else tensor.clone().numpy() for tensor in out]
 
     def _planes(self, out: Values) -> Values:
         """Where the kernel for units writes three channels for each row of `out`."""

@@ -96,6 +96,9 @@ class TranslatedDataset:
     def sample(self, index: int, uniforms: Uniforms) -> tuple[Value, int]:
         return self.native.sample(index, uniforms)
 
+    def samples_of(self, indices: Sequence[int], uniforms: Uniforms) -> list[tuple[Value, int]]:
+        return self.native.samples_of(indices, uniforms)
+
     def write(self, index: int, uniforms: Uniforms, out: Values) -> int:
         return self.native.write(index, uniforms, out)
 

@@ -219,7 +219,7 @@ class SampleLoader:
         if into is None:
             return (
                 lambda row: native.sample(indices[row], uniforms[row]),
-                lambda _: [native.sample(index, row) for index, row in zip(indices, uniforms, strict=True)],
+                lambda _: native.samples_of(indices, uniforms),
             )
         return (
             lambda row: native.write(indices[row], uniforms[row], into[row]),

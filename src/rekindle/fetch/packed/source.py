@@ -306,7 +306,7 @@ def _pixels_of(decoding: Decoding) -> tuple[int, int]:
     shape = tuple(decoding.get("shape", ()))
     is_image = len(shape) == 3 and shape[2] == 3 and decoding.get("order", "") in ("", "HWC")
     if decoding["kind"] == "array" and is_image and min(shape) > 0:
-        return shape[:2] if np.dtype(decoding["dtype"]) == np.uint8 else _UNKNOWN
+        return (shape[0], shape[1]) if np.dtype(decoding["dtype"]) == np.uint8 else _UNKNOWN
     return _UNKNOWN
 
 
