@@ -99,10 +99,10 @@ def test_an_impossible_plan_is_refused_before_anything_is_read(wrong: dict[str, 
     assert not out.any()
 
 
-def test_rows_that_do_not_follow_each_other_are_refused() -> None:
+def test_memory_with_gaps_is_refused() -> None:
     out = np.zeros((1, 3, 8, 9), dtype=np.uint8)[..., :8]
     plan = np.array([[0, 0, 4, 4, 0, 0, 8, 8, 0, 0, 0]], dtype=np.int64)
-    with pytest.raises(rk.ArgumentError, match="rows"):
+    with pytest.raises(rk.ArgumentError, match="gaps"):
         window_kernel.window_writer(plan, FILL, np.empty((3, 0), dtype=np.uint8), out)
 
 

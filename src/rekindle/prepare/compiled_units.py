@@ -58,7 +58,6 @@ class CompiledUnits(ABC):
         table: Table,
         on_tensors: Sequence[Step],
         channels_last: bool,
-        contiguous: bool,
         limits: Limits,
         soon: bool = False,
     ) -> None:
@@ -71,7 +70,7 @@ class CompiledUnits(ABC):
             for flip in flips
         ]
         self._table, self._on_tensors, self._channels_last = table, on_tensors, channels_last
-        self._kernels = table.dtype == np.float32, contiguous
+        self._floats = bool(table.dtype == np.float32)
         self._limits, self._soon = limits, soon
         self._values: Table | None = None  # that pixels are converted with; not known without the kernels
         self._look_at = 0.0  # for the kernels on disk
@@ -81,8 +80,8 @@ class CompiledUnits(ABC):
         return {**self.__dict__, "_values": None, "_look_at": 0.0}
 
     @abstractmethod
-    def _compiler(self) -> Callable[[bool, bool], None]:
-        """What compiles all kernels for results of floats or not, contiguous or not; or loads them."""
+    def _compiler(self) -> Callable[[bool], None]:
+        """What compiles all kernels for results of floats or bytes, or loads them."""
 
     @abstractmethod
     def _converter(self) -> Convert:
@@ -116,12 +115,12 @@ class CompiledUnits(ABC):
             if self._soon and not can_be_left_to_another():
                 self.compile_now()
             else:
-                compile_later(compiler.__module__, compiler.__name__, *self._kernels, soon=self._soon)
+                compile_later(compiler.__module__, compiler.__name__, self._floats, soon=self._soon)
         return self._values is not None
 
     def compile_now(self) -> None:
         """Compile the kernels, or load them."""
-        self._compiler()(*self._kernels)
+        self._compiler()(self._floats)
         table = self._table
         constants = normalization_of(self._on_tensors, table, self._channels_last, self._converter())
         # Bytes that stay as they are need no table.

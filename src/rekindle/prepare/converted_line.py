@@ -1,10 +1,11 @@
-"""The results for a line of one channel's bytes, which the kernels for units write to the batch."""
+"""The results for lines of the channels' bytes, which the kernels for units write to the batch."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rekindle.core.compiler import numba
+from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
 
 
@@ -29,3 +30,22 @@ def convert(source: Bytes, values: Table, c: int, to: Values) -> None:
     else:
         for x in range(to.size):
             to[x] = source[x]
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def interleave(lines: Values, to: Values) -> None:
+    """Write three lines, one for each channel, as pixels."""
+    red, green, blue = lines[0], lines[1], lines[2]
+    for x in range(to.size // 3):
+        to[3 * x] = red[x]
+        to[3 * x + 1] = green[x]
+        to[3 * x + 2] = blue[x]
+
+
+def in_rows(out: Values) -> tuple[Values, bool]:
+    """The memory of samples × channels × rows × columns, a row a sample; whether channels are last there."""
+    channels_last = not out.flags.c_contiguous
+    memory = out.transpose(0, 2, 3, 1) if channels_last else out
+    if not memory.flags.c_contiguous:
+        raise ArgumentError(f"an array of {out.shape}, strides {out.strides}, is no batch: it has gaps")
+    return memory.reshape(len(out), out[0].size if len(out) else 0), channels_last

@@ -143,12 +143,11 @@ class Pipeline:
 
     def _units_of(self, tail: FusedTail, on_tensors: Sequence[Step]) -> CompiledUnits | None:
         """What runs whole units of these steps; None if nothing does."""
-        last, contiguous = self._channels_last, self._is_contiguous()
         crop = crop_of_unit(tail)
         if crop is not None and not self._is_grey:
             from rekindle.prepare.unit_pipeline import UnitPipeline
 
-            return UnitPipeline(crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits)
+            return UnitPipeline(crop, tail.flips, self._table, on_tensors, self._channels_last, self.limits)
         if not self.steps or tail.before or not crops_many(tail.crop):
             return None
         from rekindle.prepare.window_units import WindowUnits
@@ -156,12 +155,8 @@ class Pipeline:
         # Of images in memory, hardly anything else takes time.
         soon = self._size is not None
         return WindowUnits(
-            tail.crop, tail.flips, self._table, on_tensors, last, contiguous, self.limits, soon
+            tail.crop, tail.flips, self._table, on_tensors, self._channels_last, self.limits, soon
         )
-
-    def _is_contiguous(self) -> bool:
-        """Whether the kernel for units writes to channels that are contiguous."""
-        return self._is_grey or (self._converts and not self._channels_last)
 
     def _unit_if_ready(self) -> CompiledUnits | None:
         return self._unit if self._unit is not None and self._unit.is_ready() else None

@@ -11,14 +11,13 @@ The kernel checks all that it is given before it reads or writes: what lies in a
 from __future__ import annotations
 
 import threading
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
-from rekindle.prepare.converted_line import convert
+from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
 
@@ -29,16 +28,14 @@ _KEEP = 8 << 20  # words: larger scratch memory is freed after use
 _scratch = threading.local()
 
 
-def _signature(floats: bool, contiguous: bool) -> Signature:
+def _signature(floats: bool) -> Signature:
     """The types of the arguments, for results of floats or bytes."""
     value = numba.float32 if floats else numba.uint8
-    layout: Literal["C", "A"] = "C" if contiguous else "A"
     pixels = numba.types.Array(numba.uint8, 1, "C", readonly=True)
-    table, out = numba.types.Array(value, 2, "C"), numba.types.Array(value, 4, layout)
-    words, plan = numba.uint64[::1], numba.int64[:, ::1]
-    return numba.int64(
-        pixels, numba.int64, plan, words, numba.uint8[::1], pixels, numba.uint16[::1], table, out
-    )
+    table, number = numba.types.Array(value, 2, "C"), numba.int64
+    words, plan, sums = numba.uint64[::1], numba.int64[:, ::1], numba.uint16[::1]
+    scratch = words, numba.uint8[::1], pixels, sums
+    return number(pixels, number, plan, *scratch, table, table, number, number, numba.boolean)
 
 
 @kernel(_signature, boundscheck=False, error_model="numpy")
@@ -52,16 +49,18 @@ def _write(
     sums: NDArray[np.uint16],  # for a row
     values: Table,
     out: Values,
+    rows: int,
+    columns: int,
+    channels_last: bool,
 ) -> int:
     """Write the plan's rows whose pixels these are; returns the row that is impossible, or −1."""
-    rows, columns = out.shape[2], out.shape[3]
     tall, wide = (rows + 7) // 8, (columns + 7) // 8  # in words
     half = words.size // 2  # for the matrix, and for the transposed one
     if (
         plan.shape[1] != COLUMNS
-        or out.shape[1] != 3
+        or not (0 < rows <= out.shape[1] and 0 < columns <= out.shape[1])
+        or out.shape[1] != 3 * rows * columns
         or values.shape[0] != 3
-        or not (rows and columns)
         or written.size != 8 * words.size
         or read.size != 8 * words.size
         or half < 24 * tall * wide
@@ -70,6 +69,7 @@ def _write(
         return len(plan)
     masks = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
     n8 = np.uint64(8)
+    converted = np.empty((3, columns), dtype=out.dtype)
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -165,17 +165,23 @@ def _write(
                         words[to_word] = words[f]
                         f += a
                         to_word += d
-        for c in range(3):
-            for y in range(rows):
+        to = out[plan[n, Column.ROW]]
+        for y in range(rows):
+            to_row = columns * (rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y)
+            for c in range(3):
                 begin = 8 * (half + (8 * tall * c + y) * wide)
-                to_row = rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y
-                convert(read[begin : begin + columns], values, c, out[plan[n, Column.ROW], c, to_row])
+                into = converted[c]
+                if not channels_last:
+                    into = to[c * rows * columns + to_row : c * rows * columns + to_row + columns]
+                convert(read[begin : begin + columns], values, c, into)
+            if channels_last:
+                interleave(converted, to[3 * to_row : 3 * (to_row + columns)])
     return -1
 
 
-def compile_write(floats: bool, contiguous: bool) -> None:
-    """Compile the kernel for results of this kind, or load it."""
-    _write(floats, contiguous)
+def compile_write(floats: bool) -> None:
+    """Compile the kernel for results of floats or bytes, or load it."""
+    _write(floats)
 
 
 def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteImages:
@@ -192,11 +198,15 @@ def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteImag
         widest: The greatest width of a box in the plan.
 
     """
-    kernel = _write(out.dtype == _FLOAT, out.flags.c_contiguous)
-    words, written, read, sums = _scratch_words(out.shape[2], out.shape[3], widest)
+    kernel = _write(out.dtype == _FLOAT)
+    memory, channels_last = in_rows(out)
+    rows, columns = out.shape[2:]
+    words, written, read, sums = _scratch_words(rows, columns, widest)
 
     def write(pixels: Bytes, source: int) -> None:
-        wrong = kernel(pixels, source, plan, words, written, read, sums, values, out)
+        wrong = kernel(
+            pixels, source, plan, words, written, read, sums, values, memory, rows, columns, channels_last
+        )
         if wrong >= 0:
             raise impossible(plan, wrong, pixels, out)
 

@@ -21,13 +21,13 @@ from rekindle.prepare.unit_windows import bounds_of, compile_boxes, find_boxes
 # `unit_kernel` is imported where it is used: numba takes long to load, in vain if nothing is compiled yet.
 
 
-def compile_kernels(floats: bool, contiguous: bool) -> None:
-    """Compile all that units with results of this kind need, or load it."""
+def compile_kernels(floats: bool) -> None:
+    """Compile all that units with results of floats or bytes need, or load it."""
     compile_boxes()
     compile_raw_headers()
     from rekindle.prepare import unit_kernel
 
-    unit_kernel.compile_write(floats, contiguous)
+    unit_kernel.compile_write(floats)
 
 
 class UnitPipeline(CompiledUnits):
@@ -43,14 +43,13 @@ class UnitPipeline(CompiledUnits):
         table: Table,
         on_tensors: Sequence[Step],
         channels_last: bool,
-        contiguous: bool,
         limits: Limits,
     ) -> None:
-        super().__init__(flips, table, on_tensors, channels_last, contiguous, limits)
+        super().__init__(flips, table, on_tensors, channels_last, limits)
         self.size = crop.step.size
         self._uniforms, self._bounds = crop.uniforms, bounds_of(crop.step)
 
-    def _compiler(self) -> Callable[[bool, bool], None]:
+    def _compiler(self) -> Callable[[bool], None]:
         return compile_kernels
 
     def _converter(self) -> Convert:

@@ -13,8 +13,7 @@ import numpy as np
 
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
-from rekindle.errors import ArgumentError
-from rekindle.prepare.converted_line import convert
+from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
 
@@ -38,21 +37,24 @@ def _reverse(line: Bytes, target: Bytes) -> None:
         target[count - 1 - x] = line[x]
 
 
-def _signature(floats: bool, contiguous: bool) -> Signature:
+def _signature(floats: bool) -> Signature:
     """The types of the arguments, for results of floats or bytes."""
     value = numba.float32 if floats else numba.uint8
     pixels = numba.types.Array(numba.uint8, 1, "C", readonly=True)
     table = numba.types.Array(value, 2, "C")
-    out = numba.types.Array(value, 3, "C" if contiguous else "A")
-    return numba.int64(pixels, numba.int64, numba.int64[:, ::1], numba.uint8[::1], table, out)
+    out = numba.types.Array(value, 2, "C")
+    plan, fill, flag = numba.int64[:, ::1], numba.uint8[::1], numba.boolean
+    return numba.int64(pixels, numba.int64, plan, fill, table, out, flag)
 
 
 @kernel(_signature, boundscheck=False, error_model="numpy")
-def _write(pixels: Bytes, source: int, plan: Plan, fill: Bytes, values: Table, out: Values) -> int:
+def _write(
+    pixels: Bytes, source: int, plan: Plan, fill: Bytes, values: Table, out: Values, channels_last: bool
+) -> int:
     """Write the plan's rows whose pixels these are; returns the row that is impossible, or −1."""
-    if plan.shape[1] != COLUMNS or out.shape[1] != 3 or values.shape[0] != 3 or fill.size != 3:
+    if plan.shape[1] != COLUMNS or out.shape[1] % 3 or values.shape[0] != 3 or fill.size != 3:
         return len(plan)
-    most, farthest = out.shape[2], 1 << 31
+    most, farthest = out.shape[1] // 3, 1 << 31
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -79,6 +81,7 @@ def _write(pixels: Bytes, source: int, plan: Plan, fill: Bytes, values: Table, o
         together = max(_TOGETHER // columns, 1)  # rows
         planes = np.empty((3, together * columns), dtype=np.uint8)
         line = np.empty((3, count), dtype=np.uint8)
+        converted = np.empty((3, together * columns if channels_last else 0), dtype=out.dtype)
         for begin in range(0, rows, together):
             stop = min(begin + together, rows)
             for y in range(begin, stop):
@@ -103,15 +106,20 @@ def _write(pixels: Bytes, source: int, plan: Plan, fill: Bytes, values: Table, o
                         planes[c, offset : offset + start] = fill[c]
                         planes[c, offset + end : offset + columns] = fill[c]
             size = (stop - begin) * columns
+            to = out[plan[n, Column.ROW]]
             for c in range(3):
-                to = out[plan[n, Column.ROW], c, begin * columns : begin * columns + size]
-                convert(planes[c, :size], values, c, to)
+                into_line = converted[c, :size]
+                if not channels_last:
+                    into_line = to[c * most + begin * columns : c * most + begin * columns + size]
+                convert(planes[c, :size], values, c, into_line)
+            if channels_last:
+                interleave(converted, to[3 * begin * columns : 3 * (begin * columns + size)])
     return -1
 
 
-def compile_write(floats: bool, contiguous: bool) -> None:
-    """Compile the kernel for results of this kind, or load it."""
-    _write(floats, contiguous)
+def compile_write(floats: bool) -> None:
+    """Compile the kernel for results of floats or bytes, or load it."""
+    _write(floats)
 
 
 def window_writer(plan: Plan, fill: Bytes, values: Table, out: Values) -> WriteImages:
@@ -126,27 +134,15 @@ def window_writer(plan: Plan, fill: Bytes, values: Table, out: Values) -> WriteI
         out: The rows that the plan names, samples × channels × rows × columns.
 
     """
-    kernel = _write(out.dtype == _FLOAT, out.flags.c_contiguous)
-    rows = _without_columns(out)
+    kernel = _write(out.dtype == _FLOAT)
+    rows, channels_last = in_rows(out)
 
     def write(pixels: Bytes, source: int) -> None:
-        wrong = kernel(pixels, source, plan, fill, values, rows)
+        wrong = kernel(pixels, source, plan, fill, values, rows, channels_last)
         if wrong >= 0:
             raise impossible(plan, wrong, pixels, out)
 
     return write
-
-
-def _without_columns(out: Values) -> Values:
-    """The same memory as samples × channels × pixels."""
-    count, channels, rows, columns = out.shape
-    *others, one_row, one_column = out.strides
-    if rows > 1 and one_row != columns * one_column and columns > 1:
-        raise ArgumentError(
-            f"an array of {out.shape}, strides {out.strides}: its rows do not follow each other"
-        )
-    step = one_column if columns > 1 else one_row
-    return np.lib.stride_tricks.as_strided(out, (count, channels, rows * columns), (*others, step))
 
 
 def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:

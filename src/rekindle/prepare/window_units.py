@@ -27,12 +27,12 @@ from rekindle.prepare.unit_plan import Column, Plan, WriteImages
 _HIGHEST_BITS = 32  # that a height is shifted by, to make one number of it and a width
 
 
-def compile_kernels(floats: bool, contiguous: bool) -> None:
-    """Compile all that units with results of this kind need, or load it."""
+def compile_kernels(floats: bool) -> None:
+    """Compile all that units with results of floats or bytes need, or load it."""
     compile_raw_headers()
     from rekindle.prepare import window_kernel
 
-    window_kernel.compile_write(floats, contiguous)
+    window_kernel.compile_write(floats)
 
 
 class WindowUnits(CompiledUnits):
@@ -47,15 +47,14 @@ class WindowUnits(CompiledUnits):
         table: Table,
         on_tensors: Sequence[Step],
         channels_last: bool,
-        contiguous: bool,
         limits: Limits,
         soon: bool,
     ) -> None:
-        super().__init__(flips, table, on_tensors, channels_last, contiguous, limits, soon)
+        super().__init__(flips, table, on_tensors, channels_last, limits, soon)
         self._crop, self.size = crop, None if crop is None else crop.step.size
         self._fill = np.array(crop.step.fill if crop else (0, 0, 0), dtype=np.uint8)
 
-    def _compiler(self) -> Callable[[bool, bool], None]:
+    def _compiler(self) -> Callable[[bool], None]:
         return compile_kernels
 
     def _converter(self) -> Convert:
