@@ -279,3 +279,19 @@ UNSEEN = {
 def test_code_that_is_reached_without_its_name_counts(held):
     assert "python" in possible_draws(held)
     assert "python" in _of(adds_what_is_held, held=held)
+
+
+def noisy(value: float) -> float:
+    return value + noisy.source.random()  # type: ignore[attr-defined]
+
+
+def calls_noisy(self: Any, index: int) -> float:
+    return noisy(index)
+
+
+@pytest.mark.parametrize("source", [random, np.random])
+def test_what_a_function_has_as_its_attribute_may_draw(
+    source: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noisy, "source", source, raising=False)
+    assert _of(calls_noisy) == ALL

@@ -203,3 +203,32 @@ def test_substitutes_are_the_only_samples_loaded_for_a_batch_with_failures(
     )
     read = sorted(records([*loader]))
     assert read == [record for record in range(SIZE + 4) if record not in (1, 4, 5, 9)]
+
+
+class MultiScale(Dataset[Any]):
+    """Batches of another size from time to time, counted by a method that is given as `collate_fn`."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __len__(self) -> int:
+        return 2 * SIZE
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((8,), float(index))
+
+    def collate(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        size = 1 + self.batches % 8
+        self.batches += 1
+        return torch.stack(samples)[:, :size]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_method_that_collates_and_counts_counts_as_with_torch(persistent: bool) -> None:
+    epochs = []
+    for kind in (rk.DataLoader, Torch):
+        data = MultiScale()
+        loader = kind(data, 3, num_workers=2, persistent_workers=persistent, collate_fn=data.collate)
+        epochs.append([[*loader] for _ in range(3)])
+        del loader
+    assert same(*epochs)

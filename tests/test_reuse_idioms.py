@@ -289,3 +289,38 @@ def test_concatenated_native_datasets_are_split_too() -> None:
 def test_without_steps_the_error_shows_a_final_transform(data: Any) -> None:
     with pytest.raises(rk.ArgumentError, match=r"no steps.*final_transform=finish"):
         rk.DataLoader(data, 1, shuffle=True, reuse=rk.Refurbish(3))
+
+
+# A dataset that gives an image and its mask the same draws.
+
+
+def seeded(data: Pictures, image: Any, index: int) -> Any:
+    seed = int(torch.randint(2**31, ()))
+    torch.manual_seed(seed)
+    transformed = data.transform(image)
+    torch.manual_seed(seed)
+    return transformed, data.transform(image)
+
+
+def restored(data: Pictures, image: Any, index: int) -> Any:
+    state = torch.get_rng_state()
+    transformed = data.transform(image)
+    torch.set_rng_state(state)
+    return transformed, data.transform(image)
+
+
+@pytest.mark.parametrize("give", [seeded, restored])
+def test_who_sets_the_generators_for_image_and_mask_is_refused(give: Any) -> None:
+    for image, mask in loaded(Pictures(steps(), give), reuse=None, epochs=1)[0].values():
+        assert torch.equal(image, mask)
+    with pytest.raises(rk.ArgumentError, match=rf"{give.__name__} sets the random generators itself"):
+        rk.DataLoader(Pictures(steps(), give), shuffle=True, reuse=rk.Refurbish(3))
+
+
+def with_own_generator(data: Pictures, image: Any, index: int) -> Any:
+    own = torch.Generator().manual_seed(index)
+    return data.transform(image), int(torch.randint(9, (), generator=own))
+
+
+def test_a_generator_of_the_datasets_own_may_be_seeded() -> None:
+    assert len(loaded(Pictures(steps(), with_own_generator), 1, epochs=1)[0]) == SIZE

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import rekindle as rk
@@ -119,6 +119,17 @@ def test_a_function_put_in_torchs_collate_table_collates(
     dataset = Scaled(one(), torch.zeros(SAMPLES))
     batches = [str(batch) for batch in rk.DataLoader(dataset, 4, num_workers=workers)]
     assert batches == [str(batch) for batch in TorchLoader(dataset, 4)]
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, tuple])
+def test_a_function_put_in_torchs_collate_table_collates_tensors_in_memory(
+    table: dict[Any, Any], kind: type
+) -> None:
+    numbers = TensorDataset(torch.arange(6), torch.arange(6))
+    ours, torchs = rk.DataLoader(numbers, 3), TorchLoader(numbers, 3)
+    first = str([*ours])
+    table[kind] = hundredfold if kind is torch.Tensor else first_parts
+    assert str([*ours]) == str([*torchs]) != first
 
 
 def test_a_function_put_in_torchs_collate_table_collates_native_images(table: dict[Any, Any]) -> None:

@@ -3,6 +3,7 @@
 import csv
 import heapq
 import queue
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,37 @@ def counts_in_two_steps(self: Any, index: int) -> int:
     calls = self.calls
     self.calls = calls + 1
     return index
+
+
+def counts_an_item_by_another_name(self: Any, index: int) -> int:
+    seen = self.seen
+    seen["calls"] = seen.get("calls", 0) + 1
+    return index
+
+
+def takes_from_one_of_several(self: Any, index: int) -> int:
+    pool = self.pools[index % 2]
+    return int(pool.pop())
+
+
+def counts_by_a_function(self: Any, index: int) -> int:
+    np.add.at(self.pool, 0, 1)
+    return index
+
+
+def shuffles(self: Any, index: int) -> int:
+    random.shuffle(self.pool)
+    return int(self.pool[0])
+
+
+def completes_a_record(self: Any, index: int) -> Any:
+    record = self.seen[index]
+    record["image"] = str(record["path"])
+    return record
+
+
+def looks_up(self: Any, index: int) -> Any:
+    return self.inner.at[self.calls, index], random.sample([1, 2], 1)
 
 
 def reads_on(self: Any, index: int) -> Any:
@@ -159,8 +191,9 @@ def adds(self: Any, index: int) -> Any:
 
 CHANGE = [counts, takes, takes_by_another_name, reads_on, counts_globally, notes_globally]
 CHANGE += [calls_another, counting(), counts_an_item, counts_in_two_steps]
+CHANGE += [counts_an_item_by_another_name, takes_from_one_of_several, counts_by_a_function, shuffles]
 CHANGE += [takes_the_least, counts_in_place, reads_on_from_the_start_again]
-SAME_AGAIN = [sets, sets_within, remembers, reads_at_a_place]
+SAME_AGAIN = [sets, sets_within, remembers, reads_at_a_place, completes_a_record]
 
 
 def dataset(function: Callable[[Any, int], Any]) -> Any:
@@ -212,7 +245,9 @@ def test_what_a_dataset_holds_is_not_asked_for_its_attributes() -> None:
     assert [int(one) for one in rk.DataLoader(held, sampler=[0, 2])] == [1, 3]
 
 
-@pytest.mark.parametrize("function", [gives, fills, builds, opens, adds], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [gives, fills, builds, opens, adds, looks_up], ids=lambda one: one.__name__
+)
 def test_what_is_made_for_the_sample_is_no_change(function: Callable[[Any, int], Any]) -> None:
     assert not may_read_on(dataset(function))
 
@@ -221,3 +256,19 @@ def test_a_function_that_works_in_place_may_change_its_arguments() -> None:
     assert may_change_anything(fills)
     assert may_change_anything(builds)
     assert not may_change_anything(gives)
+
+
+class Collates(Held):
+    """Another method than those that load samples."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        self.calls += 1
+        return samples
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_method_that_is_held_is_one_that_is_called() -> None:
+    assert not may_read_on(Collates())
+    assert may_read_on(Collates().collate)

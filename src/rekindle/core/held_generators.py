@@ -160,6 +160,8 @@ def _parts_of_function(path: str, function: types.FunctionType) -> _Found:
     for name in sorted(global_names(function.__code__)):
         if name in read and not _is_library_class(read[name]):
             yield f"{path} reads {name}", read[name]
+    if function.__dict__:
+        yield f"{path}.attributes", function.__dict__
 
 
 def _is_library_class(value: object) -> bool:

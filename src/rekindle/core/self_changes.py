@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from dis import Instruction
 from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 
 from rekindle.core.held_generators import near_objects
 from rekindle.core.object_state import all_names, is_library, mro_of, vars_of
@@ -37,6 +37,8 @@ _QUEUES = (queue.Queue, queue.SimpleQueue, multiprocessing.queues.Queue, multipr
 _SAME_AGAIN = frozenset({"add", "seek", "setdefault"})  # change something, but the second time nothing
 # In code that seeks, they start where they started.
 _READING = frozenset({"read", "readinto", "readline", "readlines"})
+# Functions of modules that change what they are given: `random.shuffle(self.pool)`, `np.add.at(self.n, …)`.
+_CHANGE_ARGUMENT = frozenset({"at", "copyto", "place", "put", "putmask", "shuffle"})
 _STORES_ITEM = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _STORES = _STORES_ITEM | {"STORE_ATTR", "DELETE_ATTR"}
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
@@ -53,7 +55,7 @@ _Globals = dict[str, object]
 
 def may_read_on(dataset: object) -> bool:
     """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
-    functions = [*_reached(dataset)]
+    functions = [*reached_functions(dataset)]
     seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
     seeks = bool(seeking) and all(map(_seeks_first, seeking))
     # By the type: `isinstance` asks the object for its `__class__`, which may run any code.
@@ -70,16 +72,19 @@ def _seeks_first(names: tuple[str, ...]) -> bool:
 
 def may_change_anything(*roots: object) -> bool:
     """Whether functions and other objects that are used may change anything: themselves, their arguments."""
-    return any(_changes_anything(one.__code__) for one in _reached(*roots))
+    return any(_changes_anything(one.__code__) for one in reached_functions(*roots))
 
 
-def _reached(*roots: object) -> Iterator[FunctionType]:
+def reached_functions(*roots: object) -> Iterator[FunctionType]:
     """Functions of a script that objects may run: those that they hold, and methods that these name."""
     called: list[FunctionType] = []
     methods: list[FunctionType] = []
     aliases: dict[int, set[str]] = {}  # the names of a method in its classes, by id
+    held: set[int] = set()  # methods that are held with their object: `collate_fn=dataset.collate`
     for _, value in near_objects(*roots):
-        if type(value) is FunctionType and not is_library(value.__module__):
+        if type(value) is MethodType:
+            held.add(id(value.__func__))
+        elif type(value) is FunctionType and not is_library(value.__module__):
             (methods if _is_method(value) else called).append(value)
         elif type in mro_of(type(value)):
             for name, member in [*vars_of(value).items()]:  # type: ignore[arg-type]
@@ -89,7 +94,7 @@ def _reached(*roots: object) -> Iterator[FunctionType]:
         reached = {
             id(method)
             for method in methods
-            if not names.isdisjoint((method.__name__, *aliases.get(id(method), ())))
+            if id(method) in held or not names.isdisjoint((method.__name__, *aliases.get(id(method), ())))
         }
         called += [method for method in methods if id(method) in reached]
         methods = [method for method in methods if id(method) not in reached]
@@ -125,7 +130,8 @@ def _within(code: CodeType, changes: Callable[[CodeType], bool]) -> bool:
 
 
 def _changes_anything(code: CodeType) -> bool:
-    if any(one in _CHANGING or one in _CHANGING_FUNCTIONS or _IN_PLACE(one) for one in code.co_names):
+    known = _CHANGING | _CHANGING_FUNCTIONS | _CHANGE_ARGUMENT
+    if any(one in known or _IN_PLACE(one) for one in code.co_names):
         return True
     if any(step.opname in _STORES or _stores_elsewhere(step, code) for step in dis.get_instructions(code)):
         return True
@@ -135,7 +141,8 @@ def _changes_anything(code: CodeType) -> bool:
 def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool:
     """Whether code changes what it reads; an object in a variable is taken for the function's own."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
-    held = _held_variables(steps, code)
+    own = frozenset(code.co_varnames[: min(code.co_argcount, 1)])  # `self`
+    held = own | _held_variables(steps, own)
     if any(type(one) is tuple and "out" in one for one in code.co_consts):  # an argument: `np.add(…, out=…)`
         return True
     for number, step in enumerate(steps):
@@ -143,7 +150,11 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
             return True
         if step.opname == "STORE_ATTR" and _is_read(step.argval, steps[:number]):
             return True
-        if step.opname in _STORES_ITEM and _is_in_an_attribute(step, steps, held) and _is_update(step, steps):
+        if (
+            step.opname in _STORES_ITEM
+            and _is_in_an_attribute(step, steps, held)
+            and _is_update(step, steps, held - own)
+        ):
             return True
         is_attribute = step.opname in ("LOAD_METHOD", "LOAD_ATTR")
         if step.argval in _CHANGING_FUNCTIONS and (
@@ -153,17 +164,48 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
         is_changing = is_attribute and (step.argval in changing or _IN_PLACE(step.argval))
         if is_changing and _is_held(steps, number - 1, held, names):
             return True
+        if is_attribute and step.argval in _CHANGE_ARGUMENT and _is_given_held(steps[number + 1 :], held):
+            is_function = _root(steps, number).opname in (
+                "LOAD_GLOBAL",
+                "LOAD_NAME",
+            )  # not `self.table.at[…]`
+            if is_function or step.argval == "shuffle":
+                return True
     return _within(code, lambda one: _reads_on(one, names, changing))
 
 
-def _held_variables(steps: list[Instruction], code: CodeType) -> frozenset[str]:
-    """Variables of what is not the function's own: `self`, as the first argument, and `pool = self.pool`."""
-    named = [
-        str(store.argval)
-        for load, store in pairwise(steps)
-        if load.opname == "LOAD_ATTR" and store.opname == "STORE_FAST"
-    ]
-    return frozenset([*code.co_varnames[: min(code.co_argcount, 1)], *named])
+def _held_variables(steps: list[Instruction], own: frozenset[str]) -> frozenset[str]:
+    """Variables of what is not the function's own: `pool = self.pool`, `pool = self.pools[label]`."""
+    found = set()
+    for number, (load, store) in enumerate(pairwise(steps)):
+        if store.opname != "STORE_FAST":
+            continue
+        is_item = load.opname == "BINARY_SUBSCR" or (load.opname == "BINARY_OP" and load.argrepr == "[]")
+        if load.opname == "LOAD_ATTR" or (is_item and _starts_with(load, steps[:number], own)):
+            found.add(str(store.argval))
+    return frozenset(found)
+
+
+def _starts_with(step: Instruction, steps: list[Instruction], own: frozenset[str]) -> bool:
+    """Whether what is made here begins with an attribute of `self`."""
+    start = step.positions and (step.positions.lineno, step.positions.col_offset)
+    return any(
+        load.opname.startswith("LOAD_FAST")
+        and load.argval in own
+        and load.positions is not None
+        and (load.positions.lineno, load.positions.col_offset) == start
+        and after.opname == "LOAD_ATTR"
+        for load, after in pairwise(steps)
+    )
+
+
+def _is_given_held(steps: list[Instruction], held: frozenset[str]) -> bool:
+    """Whether the first argument, which is loaded next, is no variable of the function's own."""
+    number = 0
+    while number + 1 < len(steps) and steps[number + 1].opname == "LOAD_ATTR":
+        number += 1
+    root = steps[0] if steps else None
+    return root is not None and root.opname.startswith("LOAD_") and (number > 0 or root.argval in held)
 
 
 def _is_read(attribute: object, steps: list[Instruction]) -> bool:
@@ -174,7 +216,7 @@ def _is_read(attribute: object, steps: list[Instruction]) -> bool:
     )
 
 
-def _is_update(step: Instruction, steps: list[Instruction]) -> bool:
+def _is_update(step: Instruction, steps: list[Instruction], held: frozenset[str]) -> bool:
     """Whether what is stored there is made of what was there, as far as the line shows."""
     if step.opname == "DELETE_SUBSCR":
         return True
@@ -184,6 +226,10 @@ def _is_update(step: Instruction, steps: list[Instruction]) -> bool:
         if one.positions and step.positions and one.positions.lineno == step.positions.lineno
     ]
     loaded = [one.argval for one in line if one.opname == "LOAD_ATTR"]
+    variables = [one.argval for one in line if one.opname.startswith("LOAD_FAST") and one.argval in held]
+    key = steps[steps.index(step) - 1].argval
+    if len(variables) > len({*variables}) and sum(one.argval == key for one in line) > 1:
+        return True  # `seen["calls"] = seen["calls"] + 1`; not `record["image"] = read(record["path"])`
     return len(loaded) > len({*loaded}) or any(
         one.opname == "BINARY_OP" and one.argrepr.endswith("=") for one in line
     )
@@ -216,8 +262,13 @@ def _is_held(steps: list[Instruction], number: int, held: frozenset[str], names:
     """Whether the object whose method is loaded next is no variable, no result of a call, and no module."""
     if not steps[number].opname.startswith("LOAD_") or _is_variable(steps[number], held):
         return False
-    while number > 0 and steps[number].opname in ("LOAD_ATTR", "LOAD_METHOD"):
-        number -= 1
-    root = steps[number]
+    root = _root(steps, number)
     module = names.get(str(root.argval)) if root.opname == "LOAD_GLOBAL" else None
     return type(module) is not ModuleType or module is os
+
+
+def _root(steps: list[Instruction], number: int) -> Instruction:
+    """What `a.b.c`, which is loaded here, begins with."""
+    while number > 0 and steps[number].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        number -= 1
+    return steps[number]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from rekindle.core.samples import Sample
+from rekindle.core.set_generators import who_sets_generators
 from rekindle.prepare.native import changes_whole_samples
 from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentations
@@ -176,6 +177,12 @@ def _judged(dataset: object, found: dict[str, Compose]) -> FoundCompose:
     compose = next(iter(found.values()))
     if any(one is not compose for one in found.values()):
         return FoundCompose(None, f"{kind} applies several pipelines ({', '.join(found)})")
+    if setter := who_sets_generators(dataset):
+        return FoundCompose(
+            None,
+            f"{setter} sets the random generators itself, and steps that are done later would draw other "
+            "numbers: a mask other ones than its image",
+        )
     reason = "".join(_why_albumentations_cannot_be_split(compose)) if is_albumentations(compose) else ""
     return FoundCompose(None, reason) if reason else FoundCompose(compose)
 

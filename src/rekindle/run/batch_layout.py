@@ -62,7 +62,7 @@ Spec: TypeAlias = Leaf | Branch
 def describe(sample: Sample) -> Spec | None:
     """How a sample is built, or None if it has a part that only the collate function understands."""
     kind = type(sample)
-    if not _is_collated_by_torch(kind):
+    if not is_collated_by_torch(kind):
         return None
     if kind in _LEAVES:
         return _LEAVES[kind](sample)
@@ -81,7 +81,7 @@ def describe(sample: Sample) -> Spec | None:
     return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
 
 
-def _is_collated_by_torch(kind: type) -> bool:
+def is_collated_by_torch(kind: type) -> bool:
     """Whether no function of a script's is in torch's table for this class (`default_collate_fn_map`)."""
     table = torch_collate.default_collate_fn_map
     if kind in table:

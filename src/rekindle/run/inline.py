@@ -141,6 +141,9 @@ class Inline:
         if self._gathered_from is None:
             return None
         tensors = self._gathered_from.tensors
+        kinds = {tuple, *map(type, tensors)}
+        if not all(map(batch_layout.is_collated_by_torch, kinds)):
+            return None  # A script has told torch to collate these in its own way.
         if tensors is not self._tensors:
             if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
                 return None
