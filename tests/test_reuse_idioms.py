@@ -324,3 +324,76 @@ def with_own_generator(data: Pictures, image: Any, index: int) -> Any:
 
 def test_a_generator_of_the_datasets_own_may_be_seeded() -> None:
     assert len(loaded(Pictures(steps(), with_own_generator), 1, epochs=1)[0]) == SIZE
+
+
+# A dataset that does to the mask what a step says that it has done to the image.
+
+
+class Turns:
+    """Turns an image, and notes how often."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def __call__(self, image: Any) -> Any:
+        self.turns = int(torch.randint(4, ()))
+        return image.rotate(90 * self.turns)
+
+
+class TurnsAsWell:
+    def __init__(self, other: Turns) -> None:
+        self.other = other
+
+    def __call__(self, image: Any) -> Any:
+        return image.rotate(90 * self.other.turns)
+
+
+class Crops:
+    """Notes where in an object that others have."""
+
+    def __init__(self, note: Any) -> None:
+        self.note = note
+
+    def __call__(self, image: Any) -> Any:
+        self.note["left"] = int(torch.randint(4, ()))
+        return image.crop((self.note["left"], 0, self.note["left"] + 16, 16))
+
+
+def by_its_step(data: Pictures, image: Any, index: int) -> Any:
+    return data.transform(image), TO_TENSOR(image.rotate(90 * data.turn.turns))
+
+
+def by_a_step_like_it(data: Pictures, image: Any, index: int) -> Any:
+    transformed = data.transform(image)
+    return transformed, TO_TENSOR(data.mask_step(image))
+
+
+def by_a_note(data: Pictures, image: Any, index: int) -> Any:
+    transformed, left = data.transform(image), data.note["left"]
+    return transformed, TO_TENSOR(image.crop((left, 0, left + 16, 16)))
+
+
+def told_by_its_step(give: Any) -> Pictures:
+    turn, note = Turns(), dict[str, int]()
+    data: Any = Pictures(V.Compose([Crops(note) if give is by_a_note else turn, TO_TENSOR]), give)
+    data.turn, data.mask_step, data.note = (
+        turn if give is by_its_step else None,
+        TurnsAsWell(turn) if give is by_a_step_like_it else None,
+        note if give is by_a_note else None,
+    )
+    return data
+
+
+@pytest.mark.parametrize("give", [by_its_step, by_a_step_like_it, by_a_note])
+def test_who_reads_what_a_step_has_noted_is_refused(give: Any) -> None:
+    for image, mask in loaded(told_by_its_step(give), reuse=None, epochs=1)[0].values():
+        assert torch.equal(image, mask)
+    with pytest.raises(
+        rk.ArgumentError, match=r"steps of Pictures's transform keep something in (Turns|dict)"
+    ):
+        rk.DataLoader(told_by_its_step(give), shuffle=True, reuse=rk.Refurbish(3))
+
+
+def test_what_a_step_notes_for_itself_alone_is_its_own_business() -> None:
+    data = Pictures(V.Compose([Turns(), TO_TENSOR]), lambda data, image, index: data.transform(image))
+    assert len(loaded(data, 1, epochs=1)[0]) == SIZE

@@ -70,13 +70,15 @@ def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
     return tuple(HeldGenerator(path, source, value) for path, source, value in sources if source is not None)
 
 
-def near_objects(*roots: object, with_global: bool = False) -> _Found:
+def near_objects(*roots: object, with_global: bool = False, without: object = None) -> _Found:
     """The objects that these hold, the nearest first, with the ways to them.
 
-    The global generators are left out unless asked for. The way to a class of an object is its name.
+    The global generators are left out unless asked for, and one object `without` which they are to be found.
+    The way to a class of an object is its name.
     """
     waiting = deque((str(number), root) for number, root in enumerate(roots))
     seen = set() if with_global else {*map(id, GLOBAL_GENERATORS)}
+    seen.add(id(without))
     alive: list[object] = []  # or an id might come to mean another object
     while waiting and len(alive) < MOST_OBJECTS:
         path, value = waiting.popleft()

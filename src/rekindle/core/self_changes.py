@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import NamedTuple
 
 from rekindle.core.held_generators import near_objects
 from rekindle.core.object_state import all_names, is_library, mro_of, vars_of
@@ -109,6 +110,40 @@ def reached_functions(*roots: object) -> Iterator[FunctionType]:
 def _is_method(function: FunctionType) -> bool:
     parent = function.__qualname__.rpartition(".")[0]
     return bool(parent) and not parent.endswith("<locals>")
+
+
+class Kept(NamedTuple):
+    """Where a function keeps something: in what it is a method of, in other objects, in items, in globals."""
+
+    own: bool
+    elsewhere: bool
+    items: bool
+    names: frozenset[str]
+
+
+def kept_by(function: FunctionType) -> Kept:
+    """Where a function may keep something that can be read later."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [one for one in code.co_consts if type(one) is CodeType]
+    own = elsewhere = items = False
+    names = set()
+    for code in codes:
+        steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+        first = frozenset(code.co_varnames[: min(code.co_argcount, 1)])
+        held = first | _held_variables(steps, first)
+        for number, step in enumerate(steps):
+            if step.opname == "STORE_ATTR":
+                target = steps[number - 1]
+                is_own = target.opname.startswith("LOAD_FAST") and target.argval in first
+                own, elsewhere = own or is_own, elsewhere or not is_own
+            elif step.opname in _STORES_ITEM:
+                items = items or _is_in_an_attribute(step, steps, held)
+            elif step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in _CHANGING:
+                items = items or _is_held(steps, number - 1, held, function.__globals__)
+            elif step.opname == "STORE_GLOBAL":
+                names.add(str(step.argval))
+    return Kept(own, elsewhere, items, frozenset(names))
 
 
 def may_keep_draws(*roots: object) -> bool:

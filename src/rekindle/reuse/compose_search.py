@@ -19,6 +19,7 @@ from rekindle.prepare.native import changes_whole_samples
 from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentations
 from rekindle.reuse.layers import is_compose, layers_of
+from rekindle.reuse.shared_steps import shared_by_steps
 
 Part: TypeAlias = Callable[..., Sample]
 Compose: TypeAlias = Any  # ours, torchvision's, Albumentations' or the user's own
@@ -182,6 +183,12 @@ def _judged(dataset: object, found: dict[str, Compose]) -> FoundCompose:
             None,
             f"{setter} sets the random generators itself, and steps that are done later would draw other "
             "numbers: a mask other ones than its image",
+        )
+    if shared := shared_by_steps(dataset, compose):
+        return FoundCompose(
+            None,
+            f"steps of {kind}'s transform keep something in {shared} that is seen outside of them, and what "
+            "is read there would be of another sample if they were done later",
         )
     reason = "".join(_why_albumentations_cannot_be_split(compose)) if is_albumentations(compose) else ""
     return FoundCompose(None, reason) if reason else FoundCompose(compose)
