@@ -8,8 +8,9 @@ they are (`index`, `label`) and which view of it they are (`view`: drawn from th
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,7 @@ class Script:
     bad: int | None = None
     stop: int | None = None  # batches after which the loop leaves an epoch
     resume: tuple[int, int] = field(default=(0, 0))  # epoch, batches
+    resumed_with: int = 0  # workers
 
     @property
     def is_iterable(self) -> bool:
@@ -130,8 +132,7 @@ class Script:
     def order_moves_torchs_generator(self) -> bool:
         """Whether the order is drawn from a generator that torch draws the base seeds of epochs from."""
         has_its_own = self.seeded or self.draws == "torch"
-        drawn = ("weighted", "replacement", "random subset", "repeated", "uneven batches")
-        return self.order == "generator" or (self.order in drawn and not has_its_own)
+        return self.order == "generator" or (self.order in DRAWN_ORDERS and not has_its_own)
 
 
 def dataset_of(script: Script) -> Any:
@@ -185,12 +186,16 @@ def order_of(script: Script, dataset: Any) -> dict[str, Any]:
     return {**batches, "shuffle": script.order == "shuffled"}
 
 
+WRAPPERS = ("none", "subset", "subset of a subset", "concat", "forwarding")
 ORDERS = (
     "sequential", "shuffled", "weighted", "replacement", "random subset", "distributed", "list", "repeated",
     "batches", "uneven batches", "generator",
 )  # fmt: skip
+DRAWN_ORDERS = ("weighted", "replacement", "random subset", "repeated", "uneven batches")
+BATCH_ORDERS = ("batches", "uneven batches")
 CHANGES = (
     "none", "step", "new step", "labels", "array", "global", "class", "collate", "transform", "method",
+    "batch sampler",
 )  # fmt: skip
 
 
@@ -207,8 +212,11 @@ def inner(dataset: Any) -> Any:
             return dataset
 
 
-def apply_change(change: str, dataset: Any, collate: Any, epoch: int) -> None:
+def apply_change(change: str, setup: Setup, epoch: int) -> None:
     """What the script does between two epochs."""
+    dataset, collate = setup.dataset, setup.collate
+    if change == "batch sampler":
+        replace_sampler(setup.loader, range(len(dataset) - 1, epoch, -1))
     if change == "global":
         set_offset(1000 * (epoch + 1))
     if change == "collate" and isinstance(collate, Rounds):
@@ -231,6 +239,14 @@ def apply_change(change: str, dataset: Any, collate: Any, epoch: int) -> None:
     elif change == "method":
         plain = Labelled.__getitem__
         type(labelled).__getitem__ = lambda self, position: plain(self, (position + 1) % len(self))
+
+
+def replace_sampler(loader: Any, order: Sequence[int]) -> None:
+    """What Ultralytics does, past the check by which torch's loader refuses it."""
+    if loader.batch_sampler is None:
+        object.__setattr__(loader, "sampler", order)
+    else:
+        object.__setattr__(loader, "batch_sampler", BatchSampler(order, 2, False))
 
 
 def undo_changes() -> None:
@@ -300,7 +316,7 @@ def play(script: Script, load: Callable[..., Any], **extra: Any) -> list[list[Ev
             if isinstance(sampler, DistributedSampler):
                 sampler.set_epoch(epoch)
             epochs.append(one_epoch(script, setup.loader, script.stop))
-            apply_change(script.change, setup.dataset, setup.collate, epoch)
+            apply_change(script.change, setup, epoch)
         return epochs
     finally:
         close(setup.loader)
@@ -314,33 +330,57 @@ def close(loader: Any) -> None:
 
 
 @st.composite
-def scripts(draw: st.DrawFn, *, workers: tuple[int, ...] = (0,)) -> Script:
-    """Scripts of every kind; what does not go together is left out."""
-    kind = draw(st.sampled_from([*MAPS, *MAPS, *ITERABLES]))
+def scripts(draw: st.DrawFn, *, workers: tuple[int, ...] = (0,), resumed: bool = False) -> Script:
+    """Scripts of every kind, of which no two do the same: only what matters to a script is drawn."""
+
+    def one_of(*choices: Any) -> Any:
+        return draw(st.sampled_from(choices))
+
+    kind, wrapper = one_of(*product(MAPS, WRAPPERS), *((kind, "none") for kind in ITERABLES))
     script = Script(
         kind=kind,
+        wrapper=wrapper,
         size=draw(st.integers(2, 17)),
-        wrapper=draw(
-            st.sampled_from(["none", "none", "subset", "subset of a subset", "concat", "forwarding"])
-        ),
-        shape=draw(st.sampled_from(["tuple", "dict", "tensors", "array"])),
-        draws=draw(st.sampled_from(["none", "python", "numpy", "torch"])),
-        order=draw(st.sampled_from(ORDERS)),
-        dealt=draw(st.booleans()),
-        batch_size=draw(st.sampled_from([None, 1, 2, 3, 5, 20])),
-        drop_last=draw(st.booleans()),
-        collate=draw(st.sampled_from(["default", "default", "list", "rounds"])),
-        workers=draw(st.sampled_from(workers)),
-        executor=draw(st.sampled_from(["processes", "threads"])),
-        persistent=draw(st.booleans()),
-        epochs=draw(st.integers(1, 3)),
-        change=draw(st.sampled_from(CHANGES)),
-        bad=draw(st.sampled_from([None, None, None, 1, 3])),
-        stop=draw(st.sampled_from([None, None, None, 0, 1, 2])),
-        resume=draw(st.tuples(st.integers(0, 1), st.integers(0, 5))),
+        draws=one_of("none", "python", "numpy", "torch"),
+        batch_size=one_of(3, 1, 2, 5, 20, None),
+        collate=one_of("default", "list", "rounds"),
+        workers=one_of(*workers),
+        epochs=one_of(2, 3, 1),
     )
-    if script.is_iterable:
-        script = replace(script, wrapper="none", shape="tuple", order="sequential", executor="processes")
-        if script.kind in ("only once", "starts over") and script.persistent and script.stop is not None:
-            return replace(script, stop=None)  # How far workers were ahead is nobody's promise.
+    streams, own_batches = script.is_iterable, False
+    if not streams:
+        orders = [order for order in ORDERS if script.batch_size is not None or order not in BATCH_ORDERS]
+        script = replace(
+            script,
+            shape=one_of("tuple", "dict", "tensors", "array"),
+            order=one_of(*orders),
+        )
+        own_batches = script.order == "uneven batches"
+        if script.order in DRAWN_ORDERS:
+            script = replace(script, seeded=resumed or draw(st.booleans()))
+    elif script.workers > 1:
+        script = replace(script, dealt=draw(st.booleans()))
+    if own_batches:
+        script = replace(script, batch_size=3)
+    elif script.batch_size is not None:
+        script = replace(script, drop_last=draw(st.booleans()))
+    if script.workers:
+        script = replace(
+            script,
+            executor="processes" if streams else one_of("processes", "threads"),
+            persistent=draw(st.booleans()),
+        )
+    if resumed:
+        resume = draw(st.tuples(st.integers(0, script.epochs - 1), st.integers(0, 9)))
+        return replace(script, resume=resume, resumed_with=script.workers if streams else one_of(*workers))
+    if script.epochs > 1:
+        changes = ("none", "global") if streams else [name for name in CHANGES if name != "collate"]
+        script = replace(
+            script, change=one_of(*changes, *(["collate"] if script.collate == "rounds" else []))
+        )
+    if draw(st.booleans()):
+        bad, stop = one_of((1, None), (3, None), (None, 0), (None, 1), (None, 2), (1, 1), (3, 2))
+        script = replace(script, bad=bad, stop=stop)
+    if script.kind in ("only once", "starts over") and script.persistent:
+        return replace(script, stop=None)  # How far workers were ahead is nobody's promise.
     return script

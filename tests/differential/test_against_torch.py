@@ -6,6 +6,7 @@ the same for any number of workers, any executor and after a resume, and never t
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -15,22 +16,32 @@ import torch.utils.data
 from hypothesis import given, settings
 
 import rekindle as rk
-from differential.scripts import Event, Script, close, one_epoch, play, scripts, set_up
+from differential.scripts import DRAWN_ORDERS, Event, Script, Setup, close, one_epoch, play, scripts, set_up
 from differential.views import samples_of, views_of, without_views
 from resumable import through_a_file
 from same import same
 
 Torch = torch.utils.data.DataLoader
 SEED = 3
-INLINE, WORKERS, RESUMED = 240, 15, 50  # examples: those with workers take longest
-MANY = 10_000  # of each kind, in the slow run
+# Examples of each kind: those with workers take longest.
+INLINE, WORKERS, RESUMED, RESUMED_WITH_WORKERS = 240, 15, 40, 7
+# Those of the slow run, which can be had in parts: `EXAMPLES=500 pytest --hypothesis-seed=7 …` is one of them.
+MANY = int(os.environ.get("EXAMPLES", "10000"))
+MANY_WITH_WORKERS = int(os.environ.get("EXAMPLES", "2500"))
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def ours(script: Script, **extra: Any) -> list[list[Event]]:
-    executor = {"executor": script.executor} if script.workers else {}
-    return play(script, rk.DataLoader, seed=SEED, **executor, **extra)
+def our_options(script: Script) -> dict[str, Any]:
+    return {"seed": SEED, **({"executor": script.executor} if script.workers else {})}
+
+
+def ours(script: Script) -> list[list[Event]]:
+    return play(script, rk.DataLoader, **our_options(script))
+
+
+def our_setup(script: Script) -> Setup:
+    return set_up(script, rk.DataLoader, **our_options(script))
 
 
 def assert_torchs(script: Script, found: list[list[Event]], expected: list[list[Event]]) -> None:
@@ -93,13 +104,12 @@ def check_workers(script: Script) -> None:
 def check_resume(script: Script) -> None:
     """Interrupted at any batch and resumed elsewhere: the same batches as without."""
     # A script that draws its order from torch's global generator has to restore that one itself.
-    script = replace(script, change="none", stop=None, bad=None, epochs=2, seeded=True)
+    assert script.seeded or script.order not in DRAWN_ORDERS
     epoch, batches = script.resume
     if script.kind == "only once":
         epoch = 0  # It keeps no state that could be saved.
     whole = ours(script)
-    executor = {"executor": script.executor} if script.workers else {}
-    first = set_up(script, rk.DataLoader, seed=SEED, **executor)
+    first = our_setup(script)
     found: list[list[Event]] = []
     try:
         for number in range(epoch + 1):
@@ -111,7 +121,7 @@ def check_resume(script: Script) -> None:
         state = through_a_file(first.loader.state_dict())
     finally:
         close(first.loader)
-    second = set_up(script, rk.DataLoader, seed=SEED, **executor)
+    second = our_setup(replace(script, workers=script.resumed_with))
     try:
         second.loader.load_state_dict(state)
         follow(second.loader, epoch)
@@ -150,8 +160,14 @@ def test_any_script_with_workers_gets_what_torch_gives(script: Script) -> None:
 
 
 @settings(max_examples=RESUMED)
-@given(scripts(workers=(0, 0, 0, 0, 0, 1, 2)))
+@given(scripts(resumed=True))
 def test_any_script_that_is_resumed_gets_what_it_would_have_got(script: Script) -> None:
+    check_resume(script)
+
+
+@settings(max_examples=RESUMED_WITH_WORKERS)
+@given(scripts(workers=(1, 0, 2), resumed=True))
+def test_any_script_that_is_resumed_with_workers_gets_what_it_would_have_got(script: Script) -> None:
     check_resume(script)
 
 
@@ -165,7 +181,7 @@ def test_very_many_scripts_get_what_torch_gives(script: Script) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@settings(max_examples=MANY // 4)
+@settings(max_examples=MANY_WITH_WORKERS)
 @given(scripts(workers=(1, 2)))
 def test_very_many_scripts_with_workers_get_what_torch_gives(script: Script) -> None:
     check_workers(script)
@@ -174,6 +190,16 @@ def test_very_many_scripts_with_workers_get_what_torch_gives(script: Script) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @settings(max_examples=MANY)
-@given(scripts(workers=(0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2)))
+@given(scripts(resumed=True))
 def test_very_many_scripts_that_are_resumed_get_what_they_would_have_got(script: Script) -> None:
+    check_resume(script)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@settings(max_examples=MANY_WITH_WORKERS)
+@given(scripts(workers=(1, 0, 2), resumed=True))
+def test_very_many_scripts_that_are_resumed_with_workers_get_what_they_would_have_got(
+    script: Script,
+) -> None:
     check_resume(script)
