@@ -266,6 +266,14 @@ def test_a_sampler_put_in_later_is_obeyed_where_torch_obeys_it(seed):
     assert list(single) == [7, 8]
 
 
+def test_a_sampler_put_in_later_is_obeyed_by_persistent_workers_too():
+    loader = rk.DataLoader(Noisy(), batch_size=4, seed=3, num_workers=1, persistent_workers=True)
+    rows(loader)
+    object.__setattr__(loader, "batch_sampler", [[1, 2], [3]])
+    assert [index for index, _ in rows(loader)] == [1, 2, 3]
+    loader.close()
+
+
 def test_a_sampler_put_in_later_where_none_is_possible_is_refused():
     loader = rk.DataLoader(Noisy(), batch_size=4, shuffle=True, seed=3, importance=rk.RandomSubset(0.5))
     object.__setattr__(loader, "batch_sampler", [[1, 2], [3]])
