@@ -106,6 +106,27 @@ def test_worker_init_fn_runs_in_every_worker():
     assert "REKINDLE_TEST_WORKER" not in os.environ
 
 
+class SeesSeed(SeesEnvironment):
+    def __getitem__(self, index):
+        return torch.initial_seed()
+
+
+def set_seed(worker):
+    torch.manual_seed(12345 + worker)
+
+
+def test_a_seed_that_worker_init_fn_sets_is_what_samples_see():
+    assert_same_epochs(SeesSeed(), batch_size=2, num_workers=2, worker_init_fn=set_seed, epochs=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"worker_init_fn": Numbered()}])
+def test_a_seed_that_samples_see_is_their_own_where_the_script_sets_none(options):
+    inline = [batch.tolist() for batch in rk.DataLoader(SeesSeed(), batch_size=2, seed=1)]
+    assert len({seed for batch in inline for seed in batch}) == len(SeesSeed())
+    loader = rk.DataLoader(SeesSeed(), batch_size=2, seed=1, num_workers=2, **options)
+    assert [batch.tolist() for batch in loader] == inline
+
+
 def test_an_exception_in_worker_init_fn_is_raised_here():
     loader = rk.DataLoader(range(4), num_workers=2, worker_init_fn=fail_to_start)
     with pytest.raises(OSError, match="found no disk"):

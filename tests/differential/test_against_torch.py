@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch.utils.data
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
 
 import rekindle as rk
 from differential.scripts import DRAWN_ORDERS, Event, Script, Setup, close, one_epoch, play, scripts, set_up
@@ -25,9 +27,10 @@ Torch = torch.utils.data.DataLoader
 SEED = 3
 # Examples of each kind: those with workers take longest.
 INLINE, WORKERS, RESUMED, RESUMED_WITH_WORKERS = 240, 15, 40, 7
-# The slow run can be had in parts: `EXAMPLES=500 pytest -m slow --hypothesis-seed=7 …` is one of them.
-MANY = int(os.environ.get("EXAMPLES", "10000"))
-MANY_WITH_WORKERS = int(os.environ.get("EXAMPLES", "2500"))
+# The slow run has very many, in parts that are short enough to be watched for hangs. Each part has scripts of
+# its own; with another SEED in the environment, others.
+PART, SEED_OF_PARTS = 50, int(os.environ.get("SEED", "0"))
+MANY, MANY_WITH_WORKERS = range(200), range(50)  # parts of each kind
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -176,35 +179,33 @@ def test_any_script_that_is_resumed_with_workers_gets_what_it_would_have_got(scr
     check_resume(script)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-@settings(max_examples=MANY)
-@given(scripts())
-def test_very_many_scripts_get_what_torch_gives(script: Script) -> None:
-    check_inline(script)
+def check_part(part: int, check: Callable[[Script], None], strategy: st.SearchStrategy[Script]) -> None:
+    def run(script: Script) -> None:
+        check(script)
+
+    seeded = seed(1000 * SEED_OF_PARTS + part)(given(script=strategy)(run))
+    settings(max_examples=PART, database=None)(seeded)()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@settings(max_examples=MANY_WITH_WORKERS)
-@given(scripts(workers=(1, 2)))
-def test_very_many_scripts_with_workers_get_what_torch_gives(script: Script) -> None:
-    check_workers(script)
+@pytest.mark.parametrize("part", MANY)
+def test_very_many_scripts_get_what_torch_gives(part: int) -> None:
+    check_part(part, check_inline, scripts())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@settings(max_examples=MANY)
-@given(scripts(resumed=True))
-def test_very_many_scripts_that_are_resumed_get_what_they_would_have_got(script: Script) -> None:
-    check_resume(script)
+@pytest.mark.parametrize("part", MANY_WITH_WORKERS)
+def test_very_many_scripts_with_workers_get_what_torch_gives(part: int) -> None:
+    check_part(part, check_workers, scripts(workers=(1, 2)))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@settings(max_examples=MANY_WITH_WORKERS)
-@given(scripts(workers=(1, 0, 2), resumed=True))
-def test_very_many_scripts_that_are_resumed_with_workers_get_what_they_would_have_got(
-    script: Script,
-) -> None:
-    check_resume(script)
+@pytest.mark.parametrize("part", MANY)
+def test_very_many_scripts_that_are_resumed_get_what_they_would_have_got(part: int) -> None:
+    check_part(part, check_resume, scripts(resumed=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", MANY_WITH_WORKERS)
+def test_very_many_scripts_that_are_resumed_with_workers_get_what_they_would_have_got(part: int) -> None:
+    check_part(part, check_resume, scripts(workers=(1, 0, 2), resumed=True))

@@ -85,6 +85,7 @@ _TORCH_NAMES = frozenset(
         "zeros_like",
     }
 )  # fmt: skip
+_READ_SEED = frozenset({"initial_seed"})
 # Methods of tensors that draw.
 _DRAWS_FROM_TORCH = frozenset(
     {
@@ -124,8 +125,11 @@ _HOLD_NOTHING = frozenset({object, slice, memoryview, type(threading.Lock()), ty
 _MOST_CHECKED = 1_000_000  # items of a container: 20 ms
 
 
-def possible_draws(*roots: object) -> _Names:
-    """The names of the global generators that these objects may draw from when they are used."""
+def possible_draws(*roots: object, keeps_seed: bool = False) -> _Names:
+    """The names of the global generators that these objects may draw from when they are used.
+
+    Who reads torch's seed counts as drawing: it is to be the sample's. With `keeps_seed` it is the script's.
+    """
     found: set[str] = set()
     try:
         near = [*near_objects(*roots, with_global=True)]
@@ -137,7 +141,8 @@ def possible_draws(*roots: object) -> _Names:
         ]
         makes_objects = any(all_names(one.__code__) & _MAKE_OBJECTS for one in functions)
         used = [one for one in functions if makes_objects or one.__name__ not in _BEFORE]
-        for part in chain(map(_of_object, objects), map(_of_function, used)):
+        of_functions = (_of_function(one, _READ_SEED if keeps_seed else NOTHING) for one in used)
+        for part in chain(map(_of_object, objects), of_functions):
             found.update(part)
             if found == ALL:
                 return ALL
@@ -290,10 +295,10 @@ def _of_builtin(function: object) -> Collection[str]:
     return NOTHING
 
 
-def _of_function(function: FunctionType) -> Iterator[str]:
-    """What the names in a function of a script stand for."""
+def _of_function(function: FunctionType, harmless: _Names) -> Iterator[str]:
+    """What the names in a function of a script stand for, but for some that draw nothing."""
     code, reads = function.__code__, function.__globals__
-    names = all_names(code)
+    names = all_names(code) - harmless
     if names & _REACHES_ANYTHING:
         yield from ALL
         return

@@ -30,6 +30,7 @@ from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
 from rekindle.run.collation import collate
 from rekindle.run.sample_timing import NOT_LOADED, Cost, cost
+from rekindle.run.worker_info import seed_is_the_scripts
 
 Result = TypeVar("Result")
 Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
@@ -93,7 +94,7 @@ def load_items(dataset: Any, indices: list[Index], loaded: Loaded) -> list[Sampl
 
 def _possible(*roots: object) -> tuple[RandomSource, ...]:
     """The global generators that these may draw from."""
-    names = possible_draws(*roots)
+    names = possible_draws(*roots, keeps_seed=seed_is_the_scripts())
     return tuple(generator for generator in GENERATORS if generator.name in names)
 
 

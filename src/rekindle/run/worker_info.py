@@ -41,6 +41,14 @@ def seed_worker(job: Job, number: int, base_seed: int) -> None:
     )
 
 
+def seed_is_the_scripts() -> bool:
+    """Whether the script has seeded torch's generator in this worker: its `worker_init_fn`, that is."""
+    info = _utils.worker._worker_info
+    if not isinstance(info, RecordingWorkerInfo):
+        return False
+    return torch.initial_seed() != super(RecordingWorkerInfo, info).__getattribute__("seed")
+
+
 _WITHOUT_INFO = threading.Lock()
 _CollateMap: TypeAlias = dict[type | tuple[type, ...], Callable[..., Batch]]
 
