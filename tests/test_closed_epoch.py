@@ -35,6 +35,19 @@ def test_the_next_batch_of_an_epoch_that_was_ended_raises(
     loader.close()
 
 
+@pytest.mark.parametrize("end", [rk.DataLoader.close, _load], ids=["close", "load_state_dict"])
+def test_an_epoch_that_was_ended_is_not_done_when_the_loader_is_closed_again(
+    end: Callable[[Loader], None],
+) -> None:
+    loader = rk.DataLoader(range(12), 3)
+    batches = iter(loader)
+    next(batches)
+    end(loader)
+    loader.close()
+    with pytest.raises(rk.WorkerError, match="was ended by close"):
+        next(batches)
+
+
 def test_an_epoch_that_is_over_stays_over() -> None:
     loader = rk.DataLoader(range(4), 2)
     batches = iter(loader)

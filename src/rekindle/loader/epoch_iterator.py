@@ -264,7 +264,7 @@ class EpochIterator:
 
     def close(self) -> None:
         """End this epoch and its workers: who asks for another batch gets an error, unless it had all."""
-        self._closed = not self._ended
+        self._closed = self._closed or not self._ended  # It may have been closed before.
         self.detach()
         self._runner.close()
 

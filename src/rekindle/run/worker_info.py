@@ -46,7 +46,7 @@ def seed_is_the_scripts() -> bool:
     info = _utils.worker._worker_info
     if not isinstance(info, RecordingWorkerInfo):
         return False
-    return torch.initial_seed() != super(RecordingWorkerInfo, info).__getattribute__("seed")
+    return bool(torch.initial_seed() != super(RecordingWorkerInfo, info).__getattribute__("seed"))
 
 
 _WITHOUT_INFO = threading.Lock()
