@@ -72,8 +72,7 @@ class ArrayImages(NativeImages):
             raise ArgumentError(f"transform is {transform!r}. Give steps of rekindle.transforms.")
         self._transform = transform
         height, width = self.images.shape[1:3]
-        size = height, width
-        self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, size=size, units=True)
+        self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, size=(height, width))
 
     def with_transform(self, transform: Transform) -> Self:
         """The same images with another transform."""

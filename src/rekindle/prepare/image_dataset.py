@@ -71,7 +71,7 @@ class ImageDataset(NativeImages):
         self.releases_gil = self.draws_nothing = not self.decode
         if steps is not None:
             limits, self._maps = self._limits, self._is_packed()
-            self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, limits=limits, units=True)
+            self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, limits=limits)
             return
         if place != "cpu":
             raise ArgumentError(f"place={place!r} is for steps of rekindle.transforms.")

@@ -91,16 +91,15 @@ class NativeImages(Dataset[tuple[Value, int]]):
     def _run_steps(
         self,
         steps: Sequence[StepOrFunction],
-        place: str | int = "cpu",
+        place: str | int,
         *,
-        dtype: torch.dtype | None = None,
-        channels_last: bool = False,
+        dtype: torch.dtype | None,
+        channels_last: bool,
         limits: Limits = DEFAULT_LIMITS,
         size: tuple[int, int] | None = None,
-        units: bool = False,
     ) -> None:
         """Use these steps, of which those from `place` on run on the device."""
-        whole = _pipeline(steps, dtype, channels_last, limits, size, units)
+        whole = _pipeline(steps, dtype, channels_last, limits, size)
         self._options = place, dtype, channels_last
         self._built_from = Look(self._transform)
         self._use(whole)
@@ -115,7 +114,7 @@ class NativeImages(Dataset[tuple[Value, int]]):
         if split is not None:
             before, after = whole.steps[:split], whole.steps[split:]
             self._device_steps = DeviceSteps(before, after, dtype=dtype, channels_last=channels_last)
-            self._before_device = _pipeline([*before, PILToTensor()], None, False, limits, size, units)
+            self._before_device = _pipeline([*before, PILToTensor()], None, False, limits, size)
 
     def _use(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -219,11 +218,10 @@ def _pipeline(
     channels_last: bool,
     limits: Limits,
     size: tuple[int, int] | None,
-    units: bool,
 ) -> Pipeline:
     # Not at the top: compiled code and OpenCV take a second to load, which only users of images need.
     from rekindle.prepare.pipeline import Pipeline
     from rekindle.prepare.steps.compose import Compose
 
     parts = Compose([*steps]).parts
-    return Pipeline(parts, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=units)
+    return Pipeline(parts, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=True)
