@@ -28,12 +28,13 @@ from rekindle.prepare import fused_kernel
 from rekindle.prepare.decode.decode import Header, read_header
 from rekindle.prepare.decode.raw_pixels import check_pixels
 from rekindle.prepare.decode.raw_units import read_raw_headers
-from rekindle.prepare.fused_kernel import Convert, Table, Values
+from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
 from rekindle.prepare.fusion import BoundStep
 from rekindle.prepare.lookup_table import normalization_of
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.image_step import ChanceStep
 from rekindle.prepare.steps.step import Step, Uniforms
+from rekindle.prepare.steps.to_tensor import FirstChannel
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages
 
 _NOTHING = np.empty((3, 0), dtype=np.uint8)  # to convert with
@@ -70,6 +71,7 @@ class CompiledUnits(ABC):
             for flip in flips
         ]
         self._table, self._on_tensors, self._channels_last = table, on_tensors, channels_last
+        self._is_grey = bool(on_tensors) and isinstance(on_tensors[-1], FirstChannel)
         self._floats = bool(table.dtype == np.float32)
         self._limits, self._soon = limits, soon
         self._values: Table | None = None  # that pixels are converted with; not known without the kernels
@@ -84,10 +86,6 @@ class CompiledUnits(ABC):
         """What compiles all kernels for results of floats or bytes, or loads them."""
 
     @abstractmethod
-    def _converter(self) -> Convert:
-        """What converts an image by the compiled kernel."""
-
-    @abstractmethod
     def _find_boxes(self, plan: Plan, uniforms: Uniforms, size: tuple[int, int]) -> None:
         """Fill in what is wanted of the plan's images; those for which it cannot be have no source then."""
 
@@ -96,7 +94,7 @@ class CompiledUnits(ABC):
         """What writes the plan's images to `out`."""
 
     @abstractmethod
-    def _decode(self, header: Header, data: Encoded, row: Plan, size: tuple[int, int]) -> fused_kernel.Bytes:
+    def _decode(self, header: Header, data: Encoded, row: Plan, size: tuple[int, int]) -> Bytes:
         """The pixels of an encoded image; the row of the plan is changed if they are others than it says."""
 
     def is_ready(self) -> bool:
@@ -122,16 +120,33 @@ class CompiledUnits(ABC):
         """Compile the kernels, or load them."""
         self._compiler()(self._floats)
         table = self._table
-        constants = normalization_of(self._on_tensors, table, self._channels_last, self._converter())
+        constants = normalization_of(self._on_tensors, table, self._channels_last, self._convert_image)
         # Bytes that stay as they are need no table.
         is_identity = table.dtype == np.uint8 and np.array_equal(table, fused_kernel.IDENTITY)
         self._values = constants if constants.size else _NOTHING if is_identity else table
 
-    def _plan(self, rows: Sequence[int], uniforms: Uniforms, out: Values) -> Plan:
-        if out.shape != (len(uniforms), 3, *(self.size or out.shape[2:])):
-            raise ArgumentError(
-                f"{len(uniforms)} images of {self.size} pixels do not fit an array of {out.shape}"
-            )
+    def _convert_image(self, image: Bytes, table: Table, constants: Floats, out: Values) -> None:
+        """Write a whole image to `out`, channels × rows × columns, computed with these constants."""
+        plan, size = np.zeros((1, COLUMNS), dtype=np.int64), image.shape[:2]
+        plan[:, Column.HEIGHT : Column.WIDTH + 1] = plan[:, Column.BOX_HEIGHT : Column.BOX_WIDTH + 1] = size
+        self._writer(plan, constants, out[None])(image.reshape(-1), 0)
+
+    def _planes(self, out: Values, count: int) -> Values:
+        """Where the kernel writes three channels for each row of `out`, the results of `count` samples."""
+        if self._is_grey:
+            planes: Values = np.empty((len(out), 3, *out.shape[2:]), dtype=self._table.dtype)
+        else:
+            planes = out if self._on_tensors else out.transpose(0, 3, 1, 2)
+        if planes.shape != (count, 3, *(self.size or planes.shape[2:])):
+            raise ArgumentError(f"{count} images of {self.size} pixels do not fit an array of {out.shape}")
+        return planes
+
+    def _keep_grey(self, planes: Values, out: Values, rows: Sequence[int] | slice) -> None:
+        """Of images that are grey, write one of the channels to `out`."""
+        if self._is_grey:
+            out[rows] = planes[rows, :1]
+
+    def _plan(self, rows: Sequence[int], uniforms: Uniforms) -> Plan:
         plan = np.zeros((len(rows), COLUMNS), dtype=np.int64)
         plan[:, Column.ROW] = rows
         for column, number, p in self._flips:
@@ -140,7 +155,7 @@ class CompiledUnits(ABC):
 
     def write_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
         """Write raw images straight from their files to `out`; returns the rows that this cannot do."""
-        plan = self._plan(range(len(samples.files)), uniforms, out)
+        plan = self._plan(range(len(samples.files)), uniforms)
         self._read_headers(plan, samples)
         return self._write_plan(plan, samples.memory, uniforms, out)
 
@@ -162,24 +177,24 @@ class CompiledUnits(ABC):
         return height, width
 
     def write_chosen(
-        self, images: fused_kernel.Bytes, indices: NDArray[np.int64], uniforms: Uniforms, out: Values
+        self, images: Bytes, indices: NDArray[np.int64], uniforms: Uniforms, out: Values
     ) -> list[int]:
         """Write `images[index]`, for each index, to its row of `out`; returns the rows that it cannot do."""
         height, width, depth = images.shape[1:]
-        plan = self._plan(range(len(indices)), uniforms, out)
+        plan = self._plan(range(len(indices)), uniforms)
         plan[:, Column.START] = indices * (height * width * depth)
         plan[:, Column.HEIGHT], plan[:, Column.WIDTH] = height, width
         return self._write_plan(plan, {0: images.reshape(-1)}, uniforms, out)
 
-    def _write_plan(
-        self, plan: Plan, memory: dict[int, fused_kernel.Bytes], uniforms: Uniforms, out: Values
-    ) -> list[int]:
+    def _write_plan(self, plan: Plan, memory: dict[int, Bytes], uniforms: Uniforms, out: Values) -> list[int]:
         """Write what needs no decoding; returns the numbers of those that this cannot do."""
-        self._find_boxes(plan, uniforms, (out.shape[2], out.shape[3]))
+        planes = self._planes(out, len(uniforms))
+        self._find_boxes(plan, uniforms, planes.shape[2:])
         assert self._values is not None
-        write = self._writer(plan, self._values, out)
+        write = self._writer(plan, self._values, planes)
         for number, pixels in memory.items():
             write(pixels, number)
+        self._keep_grey(planes, out, slice(None))
         left: list[int] = np.flatnonzero(plan[:, Column.SOURCE] < 0).tolist()
         return left
 
@@ -187,13 +202,13 @@ class CompiledUnits(ABC):
         self, stored: Sequence[Stored], rows: Sequence[int], uniforms: Uniforms, out: Values
     ) -> list[int]:
         """Write images to these rows of `out`; returns the numbers of those that this cannot do."""
-        headers = [_header(data, self._limits) for data in stored]
-        plan, size = self._plan(rows, uniforms, out), (out.shape[2], out.shape[3])
+        planes, plan = self._planes(out, len(uniforms)), self._plan(rows, uniforms)
+        headers, size = [_header(data, self._limits) for data in stored], planes.shape[2:]
         plan[:, Column.HEIGHT : Column.WIDTH + 1] = [header[:2] for header in headers]
         plan[:, Column.SOURCE] = range(len(stored))
         self._find_boxes(plan, uniforms, size)
         assert self._values is not None
-        write, left = self._writer(plan, self._values, out), []
+        write, left = self._writer(plan, self._values, planes), []
         for number, (data, header, source) in enumerate(
             zip(stored, headers, plan[:, Column.SOURCE].tolist(), strict=True)
         ):
@@ -202,6 +217,7 @@ class CompiledUnits(ABC):
                 continue
             pixels = data if isinstance(data, np.ndarray) else self._decode(header, data, plan[number], size)
             write(pixels.ravel(), number)
+        self._keep_grey(planes, out, rows)
         return left
 
 

@@ -125,12 +125,10 @@ class Pipeline:
         fuses_all = units and self._can_fuse and not self._after
         self._unit = self._units_of(tail, steps_on_tensors) if fuses_all else None
         self.output = self._fixed_output(size)
-        ready = self.output is not None and self.runs_units()
-        use_table = fused_kernel.USE_TABLE
-        all_is_done = ready and self._runs_alone
-        self._constants = (
-            use_table if all_is_done else normalization_of(steps_on_tensors, self._table, channels_last)
-        )
+        by_units_alone = self.output is not None and self.runs_units() and self._runs_alone
+        self._constants = fused_kernel.USE_TABLE
+        if not by_units_alone:
+            self._constants = normalization_of(steps_on_tensors, self._table, channels_last)
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         first = self._middle[0] if self._middle else None
         if first is not None and isinstance(first.step, WindowStep):
@@ -139,7 +137,7 @@ class Pipeline:
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
         ]
         self._changes_nothing = not self._converts and not self._unfused
-        self._compile_kernels(for_units=all_is_done)
+        self._compile_kernels(one_by_one=not by_units_alone)
 
     def _units_of(self, tail: FusedTail, on_tensors: Sequence[Step]) -> CompiledUnits | None:
         """What runs whole units of these steps; None if nothing does."""
@@ -169,11 +167,11 @@ class Pipeline:
         """What runs units, if it is best for a sample alone as well."""
         return self._unit_if_ready() if self._runs_alone else None
 
-    def _compile_kernels(self, for_units: bool) -> None:
+    def _compile_kernels(self, one_by_one: bool) -> None:
         """Compile what the steps cannot do without, and load the rest: before there are workers."""
         if self.uniforms:
             load_uniforms()
-        if for_units:
+        if not one_by_one:
             return
         for one in self._middle:
             one.step.compile_kernels()
@@ -222,12 +220,7 @@ class Pipeline:
         `out` and `uniforms` have a row for each sample of the unit, of which these may be some.
         """
         unit = self._unit_if_ready()
-        if unit is None:
-            left: Sequence[int] = range(len(stored))
-        else:
-            planes = self._planes(out)
-            left = unit.write(stored, rows, uniforms, planes)
-            self._keep_grey(planes, out, rows)
+        left = range(len(stored)) if unit is None else unit.write(stored, rows, uniforms, out)
         for number in left:
             row = rows[number]
             self._finish(self._begin(stored[number], uniforms[row]), uniforms[row], out[row])
@@ -239,10 +232,7 @@ class Pipeline:
     def run_mapped(self, samples: MappedSamples, uniforms: Uniforms, out: Values) -> list[int]:
         """Write the results for pixels that lie in mapped files; returns the rows that this cannot do."""
         assert self._unit is not None
-        planes = self._planes(out)
-        left = self._unit.write_mapped(samples, uniforms, planes)
-        self._keep_grey(planes, out, slice(None))
-        return left
+        return self._unit.write_mapped(samples, uniforms, out)
 
     def run_many(
         self,
@@ -258,10 +248,7 @@ class Pipeline:
             raise IndexError(
                 f"indices from {chosen.min()} to {chosen.max()}, but there are {len(images)} images"
             )
-        planes = self._planes(out)
-        left = self._unit.write_chosen(images, chosen, uniforms, planes)
-        self._keep_grey(planes, out, slice(None))
-        for row in left:
+        for row in self._unit.write_chosen(images, chosen, uniforms, out):
             self._finish(images[chosen[row]], uniforms[row], out[row])
 
     def make_mapped(self, samples: MappedSamples, uniforms: Uniforms) -> list[Value] | None:
@@ -281,17 +268,6 @@ class Pipeline:
         if self.run_mapped(samples, uniforms, out.numpy()):
             return None
         return [tensor.clone() if output.tensor else tensor.clone().numpy() for tensor in out]
-
-    def _planes(self, out: Values) -> Values:
-        """Where the kernel for units writes three channels for each row of `out`."""
-        if self._is_grey:
-            return np.empty((len(out), 3, *out.shape[2:]), dtype=self._table.dtype)
-        return out if self._converts else out.transpose(0, 3, 1, 2)
-
-    def _keep_grey(self, planes: Values, out: Values, rows: Sequence[int] | slice) -> None:
-        """Of images that are grey, write one of the channels to `out`."""
-        if self._is_grey:
-            out[rows] = planes[rows, :1]
 
     # One sample.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
 from rekindle.prepare.converted_line import convert, in_rows, interleave
-from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
+from rekindle.prepare.fused_kernel import Bytes, Table, Values
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
 
 check_compiled_code()
@@ -187,9 +187,6 @@ def compile_write(floats: bool) -> None:
 def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteImages:
     """A function that writes what the plan says of some pixels to `out`.
 
-    It is called with the memory that images lie in, one after the other or among other things, and with the
-    number of this memory in the plan: rows of the plan with another one are left alone.
-
     Args:
         plan: Where each sample is, and what of it is wanted, when the function is called.
         values: A table (3 × 256), the constants of `normalization` (3 × 3), or nothing (3 × 0): bytes as
@@ -198,13 +195,13 @@ def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteImag
         widest: The greatest width of a box in the plan.
 
     """
-    kernel = _write(out.dtype == _FLOAT)
+    compiled = _write(out.dtype == _FLOAT)
     memory, channels_last = in_rows(out)
     rows, columns = out.shape[2:]
     words, written, read, sums = _scratch_words(rows, columns, widest)
 
     def write(pixels: Bytes, source: int) -> None:
-        wrong = kernel(
+        wrong = compiled(
             pixels, source, plan, words, written, read, sums, values, memory, rows, columns, channels_last
         )
         if wrong >= 0:
@@ -229,10 +226,3 @@ def _scratch_words(rows: int, columns: int, widest: int) -> _Scratch:
         if words.size <= _KEEP:
             _scratch.words = found
     return found
-
-
-def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:
-    """Write a whole image to `out`, channels × rows × columns, computed with these constants."""
-    height, width = image.shape[:2]
-    plan = np.array([[0, 0, height, width, 0, 0, height, width, 0, 0, 0]])
-    box_writer(plan, constants, out[None], width)(image.reshape(-1), 0)

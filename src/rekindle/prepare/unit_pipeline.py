@@ -10,7 +10,7 @@ from rekindle.prepare.compiled_units import CompiledUnits
 from rekindle.prepare.decode.decode import Header
 from rekindle.prepare.decode.partial_decode import decode_box
 from rekindle.prepare.decode.raw_units import compile_raw_headers
-from rekindle.prepare.fused_kernel import Bytes, Convert, Table, Values
+from rekindle.prepare.fused_kernel import Bytes, Table, Values
 from rekindle.prepare.fusion import BoundStep
 from rekindle.prepare.steps.crop import RandomResizedCrop
 from rekindle.prepare.steps.image_step import ChanceStep
@@ -51,11 +51,6 @@ class UnitPipeline(CompiledUnits):
 
     def _compiler(self) -> Callable[[bool], None]:
         return compile_kernels
-
-    def _converter(self) -> Convert:
-        from rekindle.prepare import unit_kernel
-
-        return unit_kernel.convert_image
 
     def _find_boxes(self, plan: Plan, uniforms: Uniforms, size: tuple[int, int]) -> None:
         find_boxes(

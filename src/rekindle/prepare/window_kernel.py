@@ -14,7 +14,7 @@ import numpy as np
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
 from rekindle.prepare.converted_line import convert, in_rows, interleave
-from rekindle.prepare.fused_kernel import Bytes, Floats, Table, Values
+from rekindle.prepare.fused_kernel import Bytes, Table, Values
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
 
 check_compiled_code()
@@ -134,19 +134,12 @@ def window_writer(plan: Plan, fill: Bytes, values: Table, out: Values) -> WriteI
         out: The rows that the plan names, samples × channels × rows × columns.
 
     """
-    kernel = _write(out.dtype == _FLOAT)
+    compiled = _write(out.dtype == _FLOAT)
     rows, channels_last = in_rows(out)
 
     def write(pixels: Bytes, source: int) -> None:
-        wrong = kernel(pixels, source, plan, fill, values, rows, channels_last)
+        wrong = compiled(pixels, source, plan, fill, values, rows, channels_last)
         if wrong >= 0:
             raise impossible(plan, wrong, pixels, out)
 
     return write
-
-
-def convert_image(image: Bytes, table: Table, constants: Floats, out: Values) -> None:
-    """Write a whole image to `out`, channels × rows × columns, computed with these constants."""
-    height, width = image.shape[:2]
-    plan = np.array([[0, 0, height, width, 0, 0, height, width, 0, 0, 0]])
-    window_writer(plan, np.zeros(3, dtype=np.uint8), constants, out[None])(image.reshape(-1), 0)

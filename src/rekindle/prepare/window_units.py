@@ -16,7 +16,7 @@ from rekindle.fetch.source import Encoded
 from rekindle.prepare.compiled_units import CompiledUnits
 from rekindle.prepare.decode.decode import Header, decode_with, pixels_of
 from rekindle.prepare.decode.raw_units import compile_raw_headers
-from rekindle.prepare.fused_kernel import Convert, Table, Values
+from rekindle.prepare.fused_kernel import Table, Values
 from rekindle.prepare.fusion import BoundStep, crop_offsets
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.image_step import ChanceStep
@@ -56,11 +56,6 @@ class WindowUnits(CompiledUnits):
 
     def _compiler(self) -> Callable[[bool], None]:
         return compile_kernels
-
-    def _converter(self) -> Convert:
-        from rekindle.prepare import window_kernel
-
-        return window_kernel.convert_image
 
     def _find_boxes(self, plan: Plan, uniforms: Uniforms, size: tuple[int, int]) -> None:
         plan[:, Column.BOX_HEIGHT : Column.BOX_WIDTH + 1] = size
