@@ -8,12 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.choose.sample_ids import Ids
 from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature
 
 check_compiled_code()
-
-_Ids = NDArray[np.int32 | np.int64]
 
 
 def _finding(ids: str) -> Signature:
@@ -23,7 +22,7 @@ def _finding(ids: str) -> Signature:
 
 
 @kernel(_finding, boundscheck=False)
-def indices_where(is_chosen: NDArray[np.bool_], ids: _Ids) -> None:
+def indices_where(is_chosen: NDArray[np.bool_], ids: Ids) -> None:
     """The indices for which a mask is true: as many as `ids` has room for."""
     found = np.uint64(0)
     if ids.size == 0:
@@ -43,7 +42,7 @@ def _counting(uses: str, ids: str) -> Signature:
 
 
 @kernel(_counting, boundscheck=False)
-def add_while_ascending(uses: NDArray[np.signedinteger], ids: _Ids, number: int) -> int:
+def add_while_ascending(uses: NDArray[np.signedinteger], ids: Ids, number: int) -> int:
     """Add a number for each of these samples, once for one that comes several times in succession.
 
     Ends before an index that is lower than the one before it; returns how many indices were taken.
@@ -66,7 +65,7 @@ def _repeating(ids: str) -> Signature:
 
 
 @kernel(_repeating, boundscheck=False)
-def repeat_indices(times: NDArray[np.int64], start: int, ids: _Ids) -> None:
+def repeat_indices(times: NDArray[np.int64], start: int, ids: Ids) -> None:
     """The indices from `start` on, each as many times as it says: `ids` has room for all of them."""
     end = np.uint64(0)
     for at in range(times.size):

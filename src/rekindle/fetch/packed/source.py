@@ -303,11 +303,11 @@ def _pixels_of(decoding: Decoding) -> tuple[int, int]:
     """Height and width of samples that are pixels, a row after the other; 0 and 0 of what is bytes."""
     if decoding["kind"] == "bytes":
         return 0, 0
+    if decoding["kind"] != "array" or np.dtype(decoding["dtype"]) != np.uint8:
+        return _UNKNOWN
     shape = tuple(decoding.get("shape", ()))
     is_image = len(shape) == 3 and shape[2] == 3 and decoding.get("order", "") in ("", "HWC")
-    if decoding["kind"] == "array" and is_image and min(shape) > 0:
-        return (shape[0], shape[1]) if np.dtype(decoding["dtype"]) == np.uint8 else _UNKNOWN
-    return _UNKNOWN
+    return (shape[0], shape[1]) if is_image and min(shape) > 0 else _UNKNOWN
 
 
 def _mappable_size(file: ByteFile) -> int:
