@@ -114,40 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    pack = commands.add_parser(
-        "pack",
-        help="pack images into HDF5, TFRecord, tar or LMDB",
-        description=_PACK,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    pack.add_argument("source", metavar="SRC", help="a folder, a packed file, a pattern of them, or a URL")
-    pack.add_argument("target", metavar="DST", help="the file to write")
-    pack.add_argument(
-        "--resize", type=int, metavar="N", help="shrink images to a longer side of at most N pixels (as JPEG)"
-    )
-    pack.add_argument(
-        "--quality",
-        type=int,
-        metavar="Q",
-        help="store JPEGs of this quality (90 if resized, else as they are)",
-    )
-    pack.add_argument(
-        "--raw-share",
-        type=float,
-        default=0.0,
-        metavar="P",
-        help="share of images, 0 to 1, to store as pixels, which need no decoding",
-    )
-    pack.add_argument("--shards", type=int, default=1, metavar="N", help="write N files (DST-00000-of-0000N)")
-    pack.add_argument("--workers", type=_positive, metavar="N", help="number of threads (one a core)")
-    pack.add_argument(
-        "--skip-broken", action="store_true", help="decode every image, and leave out those that cannot be"
-    )
-    pack.add_argument("--overwrite", action="store_true", help="replace DST if it exists")
-    pack.add_argument("--quiet", action="store_true", help="no progress bar")
-    pack.set_defaults(run=_pack)
-
+    pack = _add_pack(commands)
     info = commands.add_parser(
         "info",
         help="show what is in a dataset",
@@ -191,6 +158,43 @@ def _parser() -> argparse.ArgumentParser:
         command.allow_abbrev = False
         command.set_defaults(options=[name for action in command._actions for name in action.option_strings])
     return parser
+
+
+def _add_pack(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    pack = commands.add_parser(
+        "pack",
+        help="pack images into HDF5, TFRecord, tar or LMDB",
+        description=_PACK,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    pack.add_argument("source", metavar="SRC", help="a folder, a packed file, a pattern of them, or a URL")
+    pack.add_argument("target", metavar="DST", help="the file to write")
+    pack.add_argument(
+        "--resize", type=int, metavar="N", help="shrink images to a longer side of at most N pixels (as JPEG)"
+    )
+    pack.add_argument(
+        "--quality",
+        type=int,
+        metavar="Q",
+        help="store JPEGs of this quality (90 if resized, else as they are)",
+    )
+    pack.add_argument(
+        "--raw-share",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="share of images, 0 to 1, to store as pixels, which need no decoding",
+    )
+    pack.add_argument("--shards", type=int, default=1, metavar="N", help="write N files (DST-00000-of-0000N)")
+    pack.add_argument("--workers", type=_positive, metavar="N", help="number of threads (one a core)")
+    pack.add_argument(
+        "--skip-broken", action="store_true", help="decode every image, and leave out those that cannot be"
+    )
+    pack.add_argument("--overwrite", action="store_true", help="replace DST if it exists")
+    pack.add_argument("--quiet", action="store_true", help="no progress bar")
+    pack.set_defaults(run=_pack)
+    return pack
 
 
 def _positive(text: str) -> int:
