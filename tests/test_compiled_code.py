@@ -216,7 +216,7 @@ def test_compiled_code_is_kept_under_a_name_that_follows_from_all_files_it_is_ma
     assert files[0] == {"refurbish_kernel", "permutation_kernel"}
     assert files[1] == {"raw_units", "unit_plan"}
     for both in (files[2], files[4]):
-        assert {"unit_plan", "converted_line"} <= both
+        assert {"unit_plan", "plan_check", "converted_line"} <= both
     assert files[3] == {"compiled_rng"}
     monkeypatch.delattr(functions[0], "named_by_sources", raising=False)
     monkeypatch.setattr(functions[0], "__qualname__", "_fill")

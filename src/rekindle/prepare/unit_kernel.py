@@ -5,7 +5,7 @@ bit. An image is a matrix of bytes, rows × (columns · 3). Its rows are resized
 are resized as rows, and it is transposed again: now each channel is a plane, as in the result. Mirroring is
 the order in which columns are written.
 
-The kernel checks all that it is given before it reads or writes: what lies in a file may be wrong.
+The kernel checks all that it is given before it reads or writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
 from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
-from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
+from rekindle.prepare.plan_check import has_pixels, impossible
+from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages
 
 check_compiled_code()
 
@@ -36,6 +37,101 @@ def _signature(floats: bool) -> Signature:
     words, plan, sums = numba.uint64[::1], numba.int64[:, ::1], numba.uint16[::1]
     scratch = words, numba.uint8[::1], pixels, sums
     return number(pixels, number, plan, *scratch, table, table, number, number, numba.boolean)
+
+
+@numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+def _resize(
+    image: Bytes,
+    start: int,
+    stride: int,
+    length: int,
+    old: int,
+    new: int,
+    written: Bytes,
+    step: int,
+    backwards: bool,
+    sums: NDArray[np.uint16],
+) -> None:
+    """Write `new` rows, `step` bytes apart, made of `old` ones of this length. As `antialiased_resize` does:
+    weights are 1/256ths that add up to 256.
+    """
+    scale = old / new
+    stretch = scale if scale > 1.0 else 1.0
+    for y in range(new):
+        centre = (y + 0.5) * scale
+        first = int(centre - stretch + 0.5)
+        if first < 0:
+            first = 0
+        last = int(centre + stretch + 0.5)
+        if last > old:
+            last = old
+        total = 0.0
+        for k in range(last - first):
+            total += max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0)
+        begin = step * (new - 1 - y if backwards else y)
+        to = written[begin : begin + length]
+        begin = start + first * stride
+        running, given = 0.0, 0
+        if last - first <= 4:  # The sum of a few rows needs no memory.
+            w0 = w1 = w2 = w3 = np.uint16(0)
+            b0 = b1 = b2 = b3 = begin
+            for k in range(last - first):
+                running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
+                rounded = int(running + 0.5)
+                w0, w1, w2, w3 = w1, w2, w3, np.uint16(rounded - given)
+                b0, b1, b2, b3 = b1, b2, b3, begin + k * stride
+                given = rounded
+            r0, r1 = image[b0 : b0 + length], image[b1 : b1 + length]
+            r2, r3 = image[b2 : b2 + length], image[b3 : b3 + length]
+            for x in range(length):
+                low = np.uint16(np.uint16(w0 * np.uint16(r0[x])) + np.uint16(w1 * np.uint16(r1[x])))
+                high = np.uint16(np.uint16(w2 * np.uint16(r2[x])) + np.uint16(w3 * np.uint16(r3[x])))
+                to[x] = np.uint8(np.uint16(np.uint16(low + high) + np.uint16(128)) >> np.uint16(8))
+            continue
+        for x in range(length):
+            sums[x] = np.uint16(128)
+        for k in range(last - first):
+            running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
+            rounded = int(running + 0.5)
+            weight = np.uint16(rounded - given)
+            given = rounded
+            if weight > 0:
+                row = image[begin + k * stride : begin + k * stride + length]
+                for x in range(length):
+                    sums[x] = np.uint16(sums[x] + np.uint16(weight * np.uint16(row[x])))
+        for x in range(length):
+            to[x] = np.uint8(sums[x] >> np.uint16(8))
+
+
+@numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+def _transpose(words: NDArray[np.uint64], across: int, down: int) -> None:
+    """Transpose the matrix of bytes in the first half of the memory, so many words across, into the second.
+
+    8 × 8 bytes at a time, as in Hacker's Delight (7-3): in all rows at once bytes are exchanged with the row
+    below, then pairs with the one below that, then fours; what is left is to transpose words.
+    """
+    masks = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
+    # Indices are unsigned: one that may be negative costs a test.
+    n8, half = np.uint64(8), np.uint64(words.size // 2)
+    a, d = np.uint64(across), np.uint64(down)
+    for stage in range(3):
+        shift, mask = n8 << np.uint64(stage), masks[stage]
+        for y in range(8 * down):
+            if y >> stage & 1:
+                continue
+            upper = words[y * across : (y + 1) * across]
+            lower = words[(y + (1 << stage)) * across : (y + (1 << stage) + 1) * across]
+            for j in range(across):
+                t = (upper[j] >> shift ^ lower[j]) & mask
+                lower[j] ^= t
+                upper[j] ^= t << shift
+    for j in range(a):
+        for i in range(d):
+            f, to_word = n8 * i * a + j, half + n8 * j * d + i
+            for _ in range(8):
+                words[to_word] = words[f]
+                f += a
+                to_word += d
 
 
 @kernel(_signature, boundscheck=False, error_model="numpy")
@@ -67,8 +163,6 @@ def _write(
         or sums.size < 24 * tall
     ):
         return len(plan)
-    masks = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
-    n8 = np.uint64(8)
     converted = np.empty((3, columns), dtype=out.dtype)
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
@@ -81,90 +175,17 @@ def _write(
             plan[n, Column.BOX_WIDTH],
         )
         box_wide = (3 * box_width + 7) // 8
-        possible = (at >= 0) & (at < pixels.size) & (width > 0) & (width <= pixels.size) & (height > 0)
-        possible &= (box_height > 0) & (box_width > 0) & (top >= 0) & (left >= 0)
+        possible = (box_height > 0) & (box_width > 0) & (top >= 0) & (left >= 0)
         possible &= (top <= height - box_height) & (left <= width - box_width)
-        possible &= (plan[n, Column.ROW] >= 0) & (plan[n, Column.ROW] < out.shape[0])
         possible &= (half >= 8 * tall * box_wide) & (sums.size >= 3 * box_width)
-        if not possible or height > (pixels.size - at) // (3 * width):
+        if not possible or not has_pixels(plan, n, pixels.size, out.shape[0]):
             return n
-        for of_columns in range(2):
-            if of_columns:
-                image, start, stride, length = read, 8 * half, 24 * tall, 24 * tall
-                old, new, across, down = box_width, columns, 3 * tall, wide
-            else:
-                image, start, stride, length = pixels, at + 3 * (top * width + left), 3 * width, 3 * box_width
-                old, new, across, down = box_height, rows, box_wide, tall
-            # As in `antialiased_resize`: weights are 1/256ths that add up to 256.
-            scale = old / new
-            stretch = scale if scale > 1.0 else 1.0
-            for y in range(new):
-                centre = (y + 0.5) * scale
-                first = int(centre - stretch + 0.5)
-                if first < 0:
-                    first = 0
-                last = int(centre + stretch + 0.5)
-                if last > old:
-                    last = old
-                total = 0.0
-                for k in range(last - first):
-                    total += max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0)
-                begin = 8 * across * (new - 1 - y if of_columns and plan[n, Column.MIRRORED] else y)
-                to = written[begin : begin + length]
-                begin = start + first * stride
-                running, given = 0.0, 0
-                if last - first <= 4:  # The sum of a few rows needs no memory.
-                    w0 = w1 = w2 = w3 = np.uint16(0)
-                    b0 = b1 = b2 = b3 = begin
-                    for k in range(last - first):
-                        running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
-                        rounded = int(running + 0.5)
-                        w0, w1, w2, w3 = w1, w2, w3, np.uint16(rounded - given)
-                        b0, b1, b2, b3 = b1, b2, b3, begin + k * stride
-                        given = rounded
-                    r0, r1 = image[b0 : b0 + length], image[b1 : b1 + length]
-                    r2, r3 = image[b2 : b2 + length], image[b3 : b3 + length]
-                    for x in range(length):
-                        low = np.uint16(np.uint16(w0 * np.uint16(r0[x])) + np.uint16(w1 * np.uint16(r1[x])))
-                        high = np.uint16(np.uint16(w2 * np.uint16(r2[x])) + np.uint16(w3 * np.uint16(r3[x])))
-                        to[x] = np.uint8(np.uint16(np.uint16(low + high) + np.uint16(128)) >> np.uint16(8))
-                    continue
-                for x in range(length):
-                    sums[x] = np.uint16(128)
-                for k in range(last - first):
-                    running += 256 * (max(1.0 - abs((first + k - centre + 0.5) / stretch), 0.0) / total)
-                    rounded = int(running + 0.5)
-                    weight = np.uint16(rounded - given)
-                    given = rounded
-                    if weight > 0:
-                        row = image[begin + k * stride : begin + k * stride + length]
-                        for x in range(length):
-                            sums[x] = np.uint16(sums[x] + np.uint16(weight * np.uint16(row[x])))
-                for x in range(length):
-                    to[x] = np.uint8(sums[x] >> np.uint16(8))
-            # The matrix in the first half of the memory is transposed into the second, 8 × 8 bytes at a
-            # time, as in Hacker's Delight (7-3): in all rows at once bytes are exchanged with the row below,
-            # then pairs with the one below that, then fours; what is left is to transpose words. Indices
-            # are unsigned: one that may be negative costs a test.
-            a, d = np.uint64(across), np.uint64(down)
-            for stage in range(3):
-                shift, mask = n8 << np.uint64(stage), masks[stage]
-                for y in range(8 * down):
-                    if y >> stage & 1:
-                        continue
-                    upper = words[y * across : (y + 1) * across]
-                    lower = words[(y + (1 << stage)) * across : (y + (1 << stage) + 1) * across]
-                    for j in range(across):
-                        t = (upper[j] >> shift ^ lower[j]) & mask
-                        lower[j] ^= t
-                        upper[j] ^= t << shift
-            for j in range(a):
-                for i in range(d):
-                    f, to_word = n8 * i * a + j, np.uint64(half) + n8 * j * d + i
-                    for _ in range(8):
-                        words[to_word] = words[f]
-                        f += a
-                        to_word += d
+        begin, mirrored = at + 3 * (top * width + left), plan[n, Column.MIRRORED] != 0
+        _resize(pixels, begin, 3 * width, 3 * box_width, box_height, rows, written, 8 * box_wide, False, sums)
+        _transpose(words, box_wide, tall)
+        across = 24 * tall
+        _resize(read, 8 * half, across, across, box_width, columns, written, across, mirrored, sums)
+        _transpose(words, 3 * tall, wide)
         to = out[plan[n, Column.ROW]]
         for y in range(rows):
             to_row = columns * (rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rekindle.errors import ArgumentError
 
 Plan: TypeAlias = NDArray[np.int64]
 # Writes what a plan says of some pixels: given the memory that images lie in, one after the other or among
@@ -34,9 +32,3 @@ class Column(IntEnum):
 
 
 COLUMNS: Final = len(Column)
-
-
-def impossible(plan: Plan, row: int, pixels: NDArray[np.uint8], out: NDArray[Any]) -> ArgumentError:
-    """The error for a plan that a kernel has refused, because of this row or as a whole."""
-    what = plan[row].tolist() if row < len(plan) else plan.shape
-    return ArgumentError(f"cannot write {what} of {pixels.size} bytes to an array of {out.dtype} {out.shape}")

@@ -4,7 +4,7 @@ What `fused_kernel.finish` does for one image, with the same results to the bit.
 window's bytes are written channel by channel to memory that stays in the processor's cache, with what lies
 outside the image filled in; from there each channel is converted in one go.
 
-The kernel checks all that it is given before it reads or writes: what lies in a file may be wrong.
+The kernel checks all that it is given before it reads or writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rekindle.core.compiled_code import check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba
 from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
-from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages, impossible
+from rekindle.prepare.plan_check import has_pixels, impossible
+from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages
 
 check_compiled_code()
 
@@ -65,11 +66,9 @@ def _write(
             plan[n, Column.BOX_HEIGHT],
             plan[n, Column.BOX_WIDTH],
         )
-        possible = (at >= 0) & (at < pixels.size) & (width > 0) & (width <= pixels.size) & (height > 0)
-        possible &= (rows > 0) & (columns > 0) & (rows <= most) & (columns <= most)
+        possible = (rows > 0) & (columns > 0) & (rows <= most) & (columns <= most)
         possible &= (top > -farthest) & (top < farthest) & (left > -farthest) & (left < farthest)
-        possible &= (plan[n, Column.ROW] >= 0) & (plan[n, Column.ROW] < out.shape[0])
-        if not possible or rows * columns != most or height > (pixels.size - at) // (3 * width):
+        if not possible or rows * columns != most or not has_pixels(plan, n, pixels.size, out.shape[0]):
             return n
         mirrored, upside_down = plan[n, Column.MIRRORED] != 0, plan[n, Column.UPSIDE_DOWN] != 0
         # The columns of the window that lie inside the image, and where they are written.
