@@ -64,7 +64,7 @@ def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
     from rekindle.fetch.packed.source import Packed
     from rekindle.loader import settings
     from rekindle.prepare.decode import jpeg
-    from rekindle.prepare.unit_pipeline import UnitPipeline
+    from rekindle.prepare.resized_crop_units import ResizedCropUnits
 
     image = np.zeros((PIXELS, PIXELS, 3), np.uint8)
     with ExitStack() as patches:
@@ -74,8 +74,8 @@ def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
 
         if kind == "raw packed":
             sleep_in(Packed, "read", Packed.read, lambda *_: 1)
-            whole_unit = UnitPipeline.write_mapped  # which reads its samples itself
-            sleep_in(UnitPipeline, "write_mapped", whole_unit, lambda _, samples, *__: len(samples.files))
+            whole_unit = ResizedCropUnits.write_mapped  # which reads its samples itself
+            sleep_in(ResizedCropUnits, "write_mapped", whole_unit, lambda _, samples, *__: len(samples.files))
         else:
 
             def decoded(*_: Any, min_height: int, **__: Any) -> Any:

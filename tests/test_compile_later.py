@@ -19,7 +19,7 @@ from PIL import Image
 import rekindle as rk
 import warm_python
 from rekindle.core import compile_later, compiled_code, compiled_rng
-from rekindle.prepare import compiled_units, fused_kernel, unit_pipeline
+from rekindle.prepare import compiled_units, fused_kernel, resized_crop_units
 from rekindle.prepare.compiled_units import CompiledUnits
 from rekindle.prepare.steps import antialiased_resize, bilinear_rows, point_operations
 from waiting import eventually
@@ -161,14 +161,14 @@ def test_a_pipeline_asks_for_its_kernels_and_uses_them_when_they_are_there(folde
         if not there:
             raise compiled_code.NotCompiledError
 
-    monkeypatch.setattr(unit_pipeline, "compile_kernels", not_yet)
+    monkeypatch.setattr(resized_crop_units, "compile_kernels", not_yet)
     monkeypatch.setattr(compiled_units, "_LOOK_EVERY", 0.0)
-    not_yet.__module__, not_yet.__name__ = "rekindle.prepare.unit_pipeline", "compile_kernels"
+    not_yet.__module__, not_yet.__name__ = "rekindle.prepare.resized_crop_units", "compile_kernels"
     dataset = rk.open(folder, STEPS)
     unit = dataset._pipeline._unit
     state = unit.__getstate__()
     assert not unit.is_ready()
-    assert [*compile_later._wanted] == [("rekindle.prepare.unit_pipeline", "compile_kernels", (True,))]
+    assert [*compile_later._wanted] == [("rekindle.prepare.resized_crop_units", "compile_kernels", (True,))]
     there = True
     assert unit.is_ready()
     same = [one is other for one, other in zip(state.values(), unit.__getstate__().values(), strict=True)]

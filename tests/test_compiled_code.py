@@ -14,7 +14,7 @@ import rekindle as rk
 import warm_python
 from rekindle.choose import refurbish_kernel
 from rekindle.core import compiled_code, compiled_rng, counter_rng, patience
-from rekindle.prepare import fused_kernel, unit_kernel, window_kernel
+from rekindle.prepare import fused_kernel, resized_crop_kernel, window_kernel
 from rekindle.prepare.decode import raw_units
 from rekindle.prepare.steps import antialiased_resize
 from rekindle.prepare.steps.parameters import InterpolationMode
@@ -207,7 +207,7 @@ def test_compiled_code_is_kept_under_a_name_that_follows_from_all_files_it_is_ma
     kernels = [
         refurbish_kernel._fill,
         raw_units._read_headers,
-        unit_kernel._write,
+        resized_crop_kernel._write,
         compiled_rng._fill,
         window_kernel._write,
     ]

@@ -12,13 +12,13 @@ from PIL import Image
 import rekindle as rk
 from rekindle.core import counter_rng
 from rekindle.core.limits import Limits
-from rekindle.prepare import fused_kernel, unit_kernel, unit_plan
+from rekindle.prepare import fused_kernel, resized_crop_kernel, unit_plan
 from rekindle.prepare.decode.decode import read_header
 from rekindle.prepare.decode.raw_units import read_raw_headers
 from rekindle.prepare.pipeline import Pipeline
+from rekindle.prepare.resized_crop_boxes import bounds_of, find_boxes
 from rekindle.prepare.steps.antialiased_resize import resample
 from rekindle.prepare.unit_plan import Column
-from rekindle.prepare.unit_windows import bounds_of, find_boxes
 
 T = rk.transforms
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -89,7 +89,7 @@ def test_a_box_is_written_as_one_step_after_the_other_writes_it(shape, size, cut
     out = np.zeros((2, 3, *size), dtype=table.dtype)
     if kind == "channels last":
         out = np.zeros((2, *size, 3), dtype=table.dtype).transpose(0, 3, 1, 2)
-    unit_kernel.box_writer(np.array(row, dtype=np.int64), values, out, width)(memory, 0)
+    resized_crop_kernel.box_writer(np.array(row, dtype=np.int64), values, out, width)(memory, 0)
     expected = np.zeros((3, *size), dtype=table.dtype)
     resized, fill = resample(image, box, size), np.zeros(3, dtype=np.uint8)
     fused_kernel.finish(resized, 0, 0, *flips, fill, table, fused_kernel.USE_TABLE, expected)
@@ -110,11 +110,11 @@ def test_an_impossible_plan_is_refused_before_anything_is_read(wrong: dict[str, 
     out = np.zeros((1, 3, 8, 8), dtype=np.uint8)
     values = np.empty((3, 0), dtype=np.uint8)
     memory = np.ones(48, dtype=np.uint8)
-    unit_kernel.box_writer(plan_of(**size), values, out, 4)(memory, 0)
+    resized_crop_kernel.box_writer(plan_of(**size), values, out, 4)(memory, 0)
     assert out.all()
     out[:] = 0
     with pytest.raises(rk.ArgumentError):
-        unit_kernel.box_writer(plan_of(**{**size, **wrong}), values, out, 4)(memory, 0)
+        resized_crop_kernel.box_writer(plan_of(**{**size, **wrong}), values, out, 4)(memory, 0)
     assert not out.any()
 
 

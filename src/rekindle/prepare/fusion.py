@@ -107,7 +107,7 @@ def find_fused_tail(steps: list[BoundStep[Step]]) -> FusedTail:
 
 
 def crop_of_unit(tail: FusedTail) -> BoundStep[RandomResizedCrop] | None:
-    """The step before what the kernel does, if it is the only one and `unit_pipeline` knows it."""
+    """The step before what the kernel does, if it is the only one and `resized_crop_units` knows it."""
     if len(tail.before) != 1 or tail.crop is not None:
         return None
     bound = tail.before[0]

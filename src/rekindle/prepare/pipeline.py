@@ -141,20 +141,18 @@ class Pipeline:
 
     def _units_of(self, tail: FusedTail, on_tensors: Sequence[Step]) -> CompiledUnits | None:
         """What runs whole units of these steps; None if nothing does."""
+        last = tail.flips, self._table, on_tensors, self._channels_last, self.limits
         crop = crop_of_unit(tail)
         if crop is not None and not self._is_grey:
-            from rekindle.prepare.unit_pipeline import UnitPipeline
+            from rekindle.prepare.resized_crop_units import ResizedCropUnits
 
-            return UnitPipeline(crop, tail.flips, self._table, on_tensors, self._channels_last, self.limits)
+            return ResizedCropUnits(crop, *last)
         if not self.steps or tail.before or not crops_many(tail.crop):
             return None
         from rekindle.prepare.window_units import WindowUnits
 
         # Of images in memory, hardly anything else takes time.
-        soon = self._size is not None
-        return WindowUnits(
-            tail.crop, tail.flips, self._table, on_tensors, self._channels_last, self.limits, soon
-        )
+        return WindowUnits(tail.crop, *last, soon=self._size is not None)
 
     def _unit_if_ready(self) -> CompiledUnits | None:
         return self._unit if self._unit is not None and self._unit.is_ready() else None

@@ -23,7 +23,7 @@ from rekindle.prepare.steps.image_step import ChanceStep
 from rekindle.prepare.steps.step import Image, Step, Uniforms
 from rekindle.prepare.unit_plan import Column, Plan, WriteImages
 
-# `window_kernel` is imported where it is used: numba takes long to load, in vain if nothing is compiled yet.
+# The kernel is imported where it is used: numba takes long to load, in vain if nothing is compiled yet.
 _HIGHEST_BITS = 32  # that a height is shifted by, to make one number of it and a width
 
 

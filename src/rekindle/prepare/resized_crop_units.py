@@ -12,25 +12,25 @@ from rekindle.prepare.decode.partial_decode import decode_box
 from rekindle.prepare.decode.raw_units import compile_raw_headers
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
 from rekindle.prepare.fusion import BoundStep
+from rekindle.prepare.resized_crop_boxes import bounds_of, compile_boxes, find_boxes
 from rekindle.prepare.steps.crop import RandomResizedCrop
 from rekindle.prepare.steps.image_step import ChanceStep
 from rekindle.prepare.steps.step import Step, Uniforms
 from rekindle.prepare.unit_plan import Column, Plan, WriteImages
-from rekindle.prepare.unit_windows import bounds_of, compile_boxes, find_boxes
 
-# `unit_kernel` is imported where it is used: numba takes long to load, in vain if nothing is compiled yet.
+# The kernel is imported where it is used: numba takes long to load, in vain if nothing is compiled yet.
 
 
 def compile_kernels(floats: bool) -> None:
     """Compile all that units with results of floats or bytes need, or load it."""
     compile_boxes()
     compile_raw_headers()
-    from rekindle.prepare import unit_kernel
+    from rekindle.prepare import resized_crop_kernel
 
-    unit_kernel.compile_write(floats)
+    resized_crop_kernel.compile_write(floats)
 
 
-class UnitPipeline(CompiledUnits):
+class ResizedCropUnits(CompiledUnits):
     """A crop that is resized, flips and a table, for the samples of a unit."""
 
     runs_alone = True
@@ -58,9 +58,11 @@ class UnitPipeline(CompiledUnits):
         )
 
     def _writer(self, plan: Plan, values: Table, out: Values) -> WriteImages:
-        from rekindle.prepare import unit_kernel
+        from rekindle.prepare import resized_crop_kernel
 
-        return unit_kernel.box_writer(plan, values, out, int(plan[:, Column.BOX_WIDTH].max(initial=0)))
+        return resized_crop_kernel.box_writer(
+            plan, values, out, int(plan[:, Column.BOX_WIDTH].max(initial=0))
+        )
 
     def _decode(self, header: Header, data: Encoded, row: Plan, size: tuple[int, int]) -> Bytes:
         top, left, height, width = row[Column.TOP : Column.BOX_WIDTH + 1].tolist()
