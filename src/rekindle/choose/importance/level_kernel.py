@@ -22,7 +22,8 @@ CountDraws = Callable[[NDArray[np.float64], NDArray[np.int64], float, float, NDA
 @numba.njit(**WITHIN_KERNELS)
 def _level(value: np.float32) -> np.uint64:
     bits = np.float32(value + np.float32(0)).view(np.int32)
-    flipped = np.int32(bits >> 31) | np.int32(-(1 << 31))  # Of negative numbers all bits count otherwise.
+    # Of negative numbers all bits count the other way round.
+    flipped = np.int32(bits >> 31) | np.int32(-(1 << 31))
     return np.uint64(np.uint32(np.int32(bits ^ flipped)) >> np.uint32(12))
 
 
