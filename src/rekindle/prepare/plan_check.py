@@ -21,7 +21,9 @@ def has_pixels(plan: Plan, n: int, nbytes: int, rows: int) -> bool:
     at, height, width = plan[n, Column.START], plan[n, Column.HEIGHT], plan[n, Column.WIDTH]
     if at < 0 or at >= nbytes or width <= 0 or width > nbytes or height <= 0:
         return False
-    return 0 <= plan[n, Column.ROW] < rows and height <= (nbytes - at) // (3 * width)
+    if plan[n, Column.ROW] < 0 or plan[n, Column.ROW] >= rows:
+        return False
+    return bool(height <= (nbytes - at) // (3 * width))
 
 
 def impossible(plan: Plan, row: int, pixels: NDArray[np.uint8], out: NDArray[Any]) -> ArgumentError:
