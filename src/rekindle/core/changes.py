@@ -29,6 +29,14 @@ class Watched:
     def __reduce__(self) -> tuple[type[Watched], tuple[object, ...]]:
         return Watched, self._roots
 
+    def includes(self, *objects: object) -> bool:
+        """Whether each of these is one of the objects that are watched."""
+        return all(any(one is root for root in self._roots) for one in objects)
+
+    def holds_same_objects(self) -> bool:
+        """Whether it is proven that these consist of the same objects as at first; arrays may hold others."""
+        return self._look.still_holds(*self._roots, whatever_values=True)
+
     def is_unchanged(self, *roots: object) -> bool:
         """Whether it is proven that nothing was changed: of the objects, or of those now in their place."""
         look, roots = self._look, roots or self._roots

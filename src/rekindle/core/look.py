@@ -128,8 +128,11 @@ class Look:
         """Whether nothing was left out, so that the same look again means: nothing was changed."""
         return not self.why_incomplete
 
-    def still_holds(self, *roots: object) -> bool:
-        """Whether it is proven that another look, at these objects, would find the same."""
+    def still_holds(self, *roots: object, whatever_values: bool = False) -> bool:
+        """Whether it is proven that another look, at these objects, would find the same.
+
+        With `whatever_values`, that they consist of the same objects, whatever bytes arrays hold by now.
+        """
         try:
             return (
                 self.is_complete
@@ -137,7 +140,7 @@ class Look:
                 and len(roots) == len(self._roots)
                 and all(map(operator.is_, map(type, self._objects), self._kinds))
                 and all(identical(read(holder), held) for read, holder, held in self._held)
-                and all(find(value) == found for find, value, found in self._found)
+                and (whatever_values or all(find(value) == found for find, value, found in self._found))
             )
         except Exception as error:  # Something changes right now, or is like nothing before.
             if is_interrupt(error):

@@ -26,6 +26,7 @@ from rekindle.run.job import Job
 from rekindle.run.sample_loader import (
     Exclusive,
     Images,
+    Known,
     LoadAll,
     Loaded,
     LoadOne,
@@ -215,12 +216,16 @@ class CachingLoader(SampleLoader):
 
 
 def sample_loader(
-    job: Job, *, exclusive: Exclusive | None = None, on_row: OnRow | None = None
+    job: Job,
+    *,
+    exclusive: Exclusive | None = None,
+    on_row: OnRow | None = None,
+    known: Known = lambda: None,
 ) -> SampleLoader:
     """The loader for the samples of a job, parts of which may be reused."""
     collate_fn, once = job.collate_fn, job.has_state
     if job.reused is None:
-        return SampleLoader(job.dataset, exclusive, on_row, job.draws, collate_fn, once)
+        return SampleLoader(job.dataset, exclusive, on_row, job.draws, collate_fn, once, known)
     return CachingLoader(job.dataset, job.reused, exclusive, on_row, job.draws, collate_fn, once)
 
 

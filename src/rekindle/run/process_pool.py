@@ -65,7 +65,7 @@ class ProcessPool:
         self._context = context or multiprocessing.get_context()
         start_method = self._context.get_start_method()
         check_main_can_be_imported(job, start_method)
-        self._sent = SentJob(job)
+        self._sent = SentJob(job, forks=start_method == "fork")
         if start_method == "forkserver":
             preload_workers()
         self._status = Slot(-1, 8 * self.size)

@@ -16,21 +16,18 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import default_collate, default_convert
 
 from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.global_rng import GENERATORS, generators_kept
-from rekindle.core.held_generators import HeldGenerator, held_generators, near_objects
+from rekindle.core.held_generators import HeldGenerator
 from rekindle.core.interrupts import is_interrupt
-from rekindle.core.possible_draws import possible_draws
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample
-from rekindle.core.self_changes import may_keep_draws, may_read_on
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
+from rekindle.run.code_findings import DRAW_NOTHING, CodeFindings, look_into
 from rekindle.run.collation import collate
 from rekindle.run.sample_timing import NOT_LOADED, Cost, cost
-from rekindle.run.worker_info import seed_is_the_scripts
 
 Result = TypeVar("Result")
 Turns: TypeAlias = int | Sequence[int] | NDArray[np.int64]
@@ -42,8 +39,7 @@ LoadAll: TypeAlias = Callable[[Loaded], list[Sample]]
 Marks: TypeAlias = dict[RandomSource, object]
 Exclusive: TypeAlias = Callable[[tuple[RandomSource, ...]], AbstractContextManager[None]]
 OnRow: TypeAlias = Callable[[int], None]
-
-DRAW_NOTHING = (default_collate, default_convert)
+Known: TypeAlias = Callable[[], CodeFindings | None]
 
 
 class UnseededDrawError(Exception):
@@ -92,12 +88,6 @@ def load_items(dataset: Any, indices: list[Index], loaded: Loaded) -> list[Sampl
     return samples
 
 
-def _possible(*roots: object) -> tuple[RandomSource, ...]:
-    """The global generators that these may draw from."""
-    names = possible_draws(*roots, keeps_seed=seed_is_the_scripts())
-    return tuple(generator for generator in GENERATORS if generator.name in names)
-
-
 def _once(load_one: LoadOne, loaded: Loaded) -> LoadOne:
     """Loads the sample of a row, or raises its exception, unless that has been done."""
 
@@ -117,7 +107,8 @@ class SampleLoader:
     were; in a worker process that matters only for those that the dataset holds. `on_row` is called with the
     row that is being loaded, if the request is a `careful` one. With `draws=False`, the dataset is known not
     to draw from any generator. `collate_fn` is what batches are made with. With `once`, no sample is
-    recomputed, and so all generators are seeded for every sample from the first on.
+    recomputed, and so all generators are seeded for every sample from the first on. `known` is asked at the
+    first one for what was found in this dataset before, if that is sure to hold.
     """
 
     _keeps_parts = False  # of samples, in a cache
@@ -130,8 +121,9 @@ class SampleLoader:
         draws: bool = True,
         collate_fn: object = None,
         once: bool = False,
+        known: Known = lambda: None,
     ) -> None:
-        self.dataset, self._once = dataset, once
+        self.dataset, self._once, self._known = dataset, once, known
         self._collate_fn = collate_fn
         self.seconds = 0.0  # spent in the dataset since the caller last set it to zero
         self.costs: list[Cost] = []  # of single samples, if they were timed; cleared by the caller
@@ -147,7 +139,7 @@ class SampleLoader:
         self._collation_draws_from: tuple[RandomSource, ...] = ()
         self._marks: Marks = {}  # of the generators that the dataset is not known to draw from
         self._settled = not self._generators  # Something was loaded: what it draws from is known so far.
-        self._asks_again = True  # for samples that were loaded without seeds; not if that may change others
+        self._asks_again = True  # for samples that were loaded without seeds
 
     @property
     def drew_nothing(self) -> bool:
@@ -297,29 +289,27 @@ class SampleLoader:
         """What samples are made by."""
         return (self.dataset,)
 
+    def find(self) -> CodeFindings:
+        """What the code shows that samples are made by. The main process may find it for forked workers."""
+        return look_into(
+            self.dataset,
+            self._roots(),
+            self._collate_fn,
+            draws=self._draws,
+            once=self._once,
+            keeps_parts=self._keeps_parts,
+        )
+
     def _look_into(self) -> None:
         """Find the generators, which a `worker_init_fn` may have put in; so not before the first sample."""
         if self._is_looked_into:
             return
-        self._is_looked_into, roots = True, self._roots() if self._draws else ()
-        self._held = held_generators(*roots, self._collate_fn)
+        self._is_looked_into = True
+        found = self._known() or self.find()
+        self._held, self._collation_draws_from = found.held, found.collation_draws_from
         if self._draws:
-            self._generators += self._held
-            reads_on = may_read_on(self.dataset)
-            self._asks_again = not (self._once or reads_on)
-            # Who reads on cannot be asked again if there is a hole in the proof.
-            self._drawn_from = GENERATORS if reads_on else _possible(*roots)
-            if self._once or (self._keeps_parts and reads_on) or not (self._held and may_keep_draws(*roots)):
-                self._drawn_from += self._held_by(*roots)
-        if self._collate_fn not in DRAW_NOTHING:
-            # It is called once, and nothing shows if the proof has a hole; so that is asked only where
-            # threads that load need not wait for each other.
-            possible = GENERATORS if self._draws else _possible(self._collate_fn)
-            self._collation_draws_from = possible + self._held_by(self._collate_fn)
-
-    def _held_by(self, *roots: object) -> tuple[HeldGenerator, ...]:
-        near = {id(value) for _, value in near_objects(*roots)} if self._held else set()
-        return tuple(one for one in self._held if id(one.generator) in near)
+            self._generators += found.held
+            self._asks_again, self._drawn_from = found.asks_again, found.drawn_from
 
     @contextmanager
     def _timed_alone(self, generators: tuple[RandomSource, ...]) -> Iterator[None]:

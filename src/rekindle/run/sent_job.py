@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable
 
 from rekindle.errors import WorkerError
+from rekindle.run.caching_loader import sample_loader
+from rekindle.run.code_findings import CodeFindings
 from rekindle.run.job import Job
 from rekindle.run.shared_parts import SharedParts, StandInParts, unpickled
+from rekindle.run.worker_info import seed_is_the_scripts
 
 # How a worker ends that, on importing the script, finds itself starting workers.
 UNGUARDED = 78
@@ -26,13 +29,23 @@ class SentJob:
     What the dataset has of long lists and large arrays is in memory that all workers share.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, forks: bool) -> None:
         self._job, self._shared = job, SharedParts(job)
+        watched = job.watched if forks and job.reused is None else None
+        can_tell = watched is not None and watched.includes(job.dataset, job.collate_fn)
+        self._found = sample_loader(job).find() if can_tell else None
 
     def receive(self) -> Job:
         """The job, in a worker that was forked."""
         self._shared.put_in_place()
         return self._job
+
+    def known(self) -> CodeFindings | None:
+        """What was found in the dataset before the fork, if it is proven that it holds in this worker."""
+        watched = self._job.watched
+        if watched is None or seed_is_the_scripts() or not watched.holds_same_objects():
+            return None
+        return self._found
 
     def __reduce__(self) -> tuple[Callable[..., PickledJob], tuple[object, ...]]:
         pickled, stand_ins = self._shared.pickled(self._job)
@@ -44,6 +57,10 @@ class PickledJob:
 
     def __init__(self, pickled: bytes, dataset: str, stand_ins: list[StandInParts]) -> None:
         self._pickled, self._dataset, self._stand_ins = pickled, dataset, stand_ins
+
+    def known(self) -> CodeFindings | None:
+        """Nothing: what was found is about the objects of the main process."""
+        return None
 
     def receive(self) -> Job:
         """The job; WorkerError if something that it consists of cannot be found here."""

@@ -23,11 +23,11 @@ from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Sample
 from rekindle.reuse.echo_stream import Echoed, EchoStream
 from rekindle.reuse.finished_stream import FinishedSamples, FinishedStream
+from rekindle.run.code_findings import DRAW_NOTHING
 from rekindle.run.dataset_copies import follows_protocol
 from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, loses_samples
 from rekindle.run.job import Job
 from rekindle.run.resumed_parts import RESUMED, ResumedParts
-from rekindle.run.sample_loader import DRAW_NOTHING
 
 _SMALL = 4096  # bytes: a state of this size is taken behind every batch, one of n times that every n batches
 _MOST_BATCHES = 64  # between two states

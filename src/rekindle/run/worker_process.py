@@ -144,7 +144,7 @@ def run_workers(
             job,
             f"worker process {number}",
             channels[number],
-            sample_loader(job, on_row=on_row),
+            sample_loader(job, on_row=on_row, known=sent.known),
             uses_worker_id=lambda: RecordingWorkerInfo.id_was_read,
             # The generators are those of the process; where there are several workers, none draws from them.
             seed_worker=lambda seed: seed_worker(job, first, seed),

@@ -1,0 +1,73 @@
+"""What the code of a dataset and of its collate function shows before the first sample: what is to be seeded.
+
+To look takes a few milliseconds, and in a forked worker it also copies every page of memory that it comes by.
+So it is done in the main process, before workers are forked; a worker goes by that if it is proven that its
+dataset still consists of the same objects, and looks itself if not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch.utils.data import default_collate, default_convert
+
+from rekindle.core.global_rng import GENERATORS
+from rekindle.core.held_generators import HeldGenerator, held_generators, near_objects
+from rekindle.core.possible_draws import possible_draws
+from rekindle.core.public_rng import RandomSource
+from rekindle.core.self_changes import may_keep_draws, may_read_on
+from rekindle.run.worker_info import seed_is_the_scripts
+
+DRAW_NOTHING = (default_collate, default_convert)
+
+
+class CodeFindings(NamedTuple):
+    """What dataset and collate function hold, and which generators they may draw from, as far as is known.
+
+    `asks_again`: for samples that were loaded without seeds; not if that may change others.
+    """
+
+    held: tuple[HeldGenerator, ...] = ()
+    asks_again: bool = True
+    drawn_from: tuple[RandomSource, ...] = ()
+    collation_draws_from: tuple[RandomSource, ...] = ()
+
+
+def look_into(
+    dataset: Any, roots: tuple[object, ...], collate_fn: object, *, draws: bool, once: bool, keeps_parts: bool
+) -> CodeFindings:
+    """Look into what samples are made by (the `roots`) and what collates them, without running any of it.
+
+    With `draws=False`, the dataset is known not to draw from any generator. With `once`, no sample is
+    recomputed; with `keeps_parts`, parts of samples are kept in a cache.
+    """
+    roots = roots if draws else ()
+    held = held_generators(*roots, collate_fn)
+    asks_again = True
+    drawn_from: tuple[RandomSource, ...] = ()
+    collation_draws_from: tuple[RandomSource, ...] = ()
+    if draws:
+        reads_on = may_read_on(dataset)
+        asks_again = not (once or reads_on)
+        # Who reads on cannot be asked again if there is a hole in the proof.
+        drawn_from = GENERATORS if reads_on else _possible(*roots)
+        if once or (keeps_parts and reads_on) or not (held and may_keep_draws(*roots)):
+            drawn_from += _of_these(held, *roots)
+    if collate_fn not in DRAW_NOTHING:
+        # It is called once, and nothing shows if the proof has a hole; so that is asked only where threads
+        # that load need not wait for each other.
+        collation_draws_from = GENERATORS if draws else _possible(collate_fn)
+        collation_draws_from += _of_these(held, collate_fn)
+    return CodeFindings(held, asks_again, drawn_from, collation_draws_from)
+
+
+def _possible(*roots: object) -> tuple[RandomSource, ...]:
+    """The global generators that these may draw from."""
+    names = possible_draws(*roots, keeps_seed=seed_is_the_scripts())
+    return tuple(generator for generator in GENERATORS if generator.name in names)
+
+
+def _of_these(held: tuple[HeldGenerator, ...], *roots: object) -> tuple[RandomSource, ...]:
+    """Those of the generators that some objects hold."""
+    near = {id(value) for _, value in near_objects(*roots)} if held else set()
+    return tuple(one for one in held if id(one.generator) in near)
