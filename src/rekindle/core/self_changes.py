@@ -52,15 +52,17 @@ _OPERATORS = frozenset(
 )  # fmt: skip
 _WITH_MEMORY = (functools._lru_cache_wrapper, functools.cached_property)
 _Globals = dict[str, object]
+_STEPS_OF_CODE: dict[int, tuple[CodeType, list[Instruction]]] = {}
 
 
 def may_read_on(dataset: object) -> bool:
     """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
-    functions = [*reached_functions(dataset)]
+    near = [value for _, value in near_objects(dataset)]
+    functions = [*_reached(near)]
     seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
     seeks = bool(seeking) and all(map(_seeks_first, seeking))
     # By the type: `isinstance` asks the object for its `__class__`, which may run any code.
-    if not seeks and any(issubclass(type(value), (Iterator, *_QUEUES)) for _, value in near_objects(dataset)):
+    if not seeks and any(issubclass(type(value), (Iterator, *_QUEUES)) for value in near):
         return True
     harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
     return any(_reads_on(one.__code__, one.__globals__, _CHANGING - harmless) for one in functions)
@@ -73,16 +75,24 @@ def _seeks_first(names: tuple[str, ...]) -> bool:
 
 def may_change_anything(*roots: object) -> bool:
     """Whether functions and other objects that are used may change anything: themselves, their arguments."""
-    return any(_changes_anything(one.__code__) for one in reached_functions(*roots))
+    return _may_change_anything([value for _, value in near_objects(*roots)])
+
+
+def _may_change_anything(near: list[object]) -> bool:
+    return any(_changes_anything(one.__code__) for one in _reached(near))
 
 
 def reached_functions(*roots: object) -> Iterator[FunctionType]:
-    """Functions of a script that objects may run: those that they hold, and methods that these name."""
+    """Functions of a script that these objects may run: those they hold, and methods that these name."""
+    return _reached([value for _, value in near_objects(*roots)])
+
+
+def _reached(near: list[object]) -> Iterator[FunctionType]:
     called: list[FunctionType] = []
     methods: list[FunctionType] = []
     aliases: dict[int, set[str]] = {}  # the names of a method in its classes, by id
     held: set[int] = set()  # methods that are held with their object: `collate_fn=dataset.collate`
-    for _, value in near_objects(*roots):
+    for value in near:
         if type(value) is MethodType:
             held.add(id(value.__func__))
         elif type(value) is FunctionType and not is_library(value.__module__):
@@ -148,7 +158,8 @@ def kept_by(function: FunctionType) -> Kept:
 
 def may_keep_draws(*roots: object) -> bool:
     """Whether what these draw for one sample may decide about others: they keep something."""
-    return any(_keeps_results(value) for _, value in near_objects(*roots)) or may_change_anything(*roots)
+    near = [value for _, value in near_objects(*roots)]
+    return any(map(_keeps_results, near)) or _may_change_anything(near)
 
 
 def _keeps_results(value: object) -> bool:
@@ -175,7 +186,7 @@ def _changes_anything(code: CodeType) -> bool:
 
 def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool:
     """Whether code changes what it reads; an object in a variable is taken for the function's own."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+    steps = _steps_of(code)
     own = frozenset(code.co_varnames[: min(code.co_argcount, 1)])  # `self`
     held = own | _held_variables(steps, own)
     if any(type(one) is tuple and "out" in one for one in code.co_consts):  # an argument: `np.add(…, out=…)`
@@ -207,6 +218,15 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
             if is_function or step.argval == "shuffle":
                 return True
     return _within(code, lambda one: _reads_on(one, names, changing))
+
+
+def _steps_of(code: CodeType) -> list[Instruction]:
+    """The instructions of code; known from the second loader on that has it."""
+    known = _STEPS_OF_CODE.get(id(code))
+    if known is None:
+        steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+        known = _STEPS_OF_CODE[id(code)] = (code, steps)
+    return known[1]
 
 
 def _held_variables(steps: list[Instruction], own: frozenset[str]) -> frozenset[str]:
