@@ -16,7 +16,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def _machine(meminfo: Path) -> int | None:
-    kilobytes = _fields(meminfo).get("MemAvailable:")
+    kilobytes = _field(meminfo, "MemAvailable:")
     return None if kilobytes is None else kilobytes * 1024
 
 
@@ -58,7 +58,7 @@ def _left(folder: Path, limit: str, used: str, droppable: str) -> int | None:
         if is_interrupt(error):
             raise
         return None
-    return most - now + _fields(folder / "memory.stat").get(droppable, 0)
+    return most - now + (_field(folder / "memory.stat", droppable) or 0)
 
 
 def _lines(path: Path) -> list[str]:
@@ -70,7 +70,11 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file whose lines are a name and a number."""
-    pairs = (line.split()[:2] for line in _lines(path))
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+def _field(path: Path, name: str) -> int | None:
+    """A number of a file whose lines are a name and a number."""
+    for line in _lines(path):
+        if line.startswith(name):
+            found, number, *_ = [*line.split(), "", ""]
+            if found == name and number.isdigit():
+                return int(number)
+    return None

@@ -9,6 +9,9 @@ import sys
 
 from rekindle.core.interrupts import is_interrupt
 
+# Loaded here, as every forked worker would copy what that touches.
+_C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
+
 
 def is_running(pid: int) -> bool:
     """Whether a process exists and has not ended (a zombie has); true where that cannot be found out."""
@@ -28,9 +31,9 @@ def is_stopped(pid: int) -> bool:
 
 def end_with_parent() -> None:
     """Have this process killed when the thread that started it ends, even while it is stopped; on Linux."""
-    if sys.platform == "linux":
+    if _C_LIBRARY is not None:
         set_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+        _C_LIBRARY.prctl(set_death_signal, signal.SIGKILL)
 
 
 def _state(pid: int) -> bytes:
