@@ -13,7 +13,7 @@ import random
 import types
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
 from rekindle.core.interrupts import is_interrupt
-from rekindle.core.object_state import attributes_of, global_names, is_library, mro_of, vars_of
+from rekindle.core.object_state import attributes_of, global_names, is_heap_type, is_library, mro_of, vars_of
 from rekindle.core.public_rng import (
     NumPyGenerator,
     OwnNumPyGenerator,
@@ -39,6 +39,7 @@ WITHOUT_PARTS = (
     str, bytes, bytearray, int, float, complex, bool, type(None), np.ndarray, np.generic, np.dtype, range,
     torch.Tensor, torch.dtype, torch.device, types.ModuleType,
 )  # fmt: skip
+_IDS_OF_PLAIN = frozenset(map(id, (str, bytes, int, float, bool, type(None))))  # of most items of containers
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods of an object of C code
 _WITHOUT_ATTRIBUTES = (list, tuple, dict, types.FunctionType, types.MethodType, functools.partial, *_BOUND)
 GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand, torch.default_generator)
@@ -114,10 +115,9 @@ def _parts(path: str, value: object) -> _Found:
     """What an object holds, with the way to it."""
     kind = type(value)
     if kind in (list, tuple):
-        yield from ((f"{path}[{number}]", item) for number, item in enumerate(value[:MOST_ITEMS]))  # type: ignore[index]
+        yield from _items(path, value[:MOST_ITEMS])  # type: ignore[index]
     elif issubclass(kind, dict):
-        values: Iterator[object] = islice(dict.values(value), MOST_ITEMS)  # type: ignore[arg-type]
-        yield from ((f"{path}[{number}]", item) for number, item in enumerate(values))
+        yield from _items(path, [*islice(dict.values(value), MOST_ITEMS)])  # type: ignore[arg-type]
     elif kind is types.FunctionType:
         yield from _parts_of_function(path, value)  # type: ignore[arg-type]
     elif kind is types.MethodType:
@@ -134,19 +134,26 @@ def _parts(path: str, value: object) -> _Found:
         yield from ((base.__qualname__, base) for base in mro_of(kind))
 
 
+def _items(path: str, items: Sequence[object]) -> _Found:
+    if not all(map(_IDS_OF_PLAIN.__contains__, map(id, map(type, items)))):
+        yield from ((f"{path}[{number}]", item) for number, item in enumerate(items))
+
+
 def _parts_of_class(kind: type) -> _Found:
     """The generators of a class and, if it is of the user's, what its methods read."""
+    if not is_heap_type(kind):  # Nobody can put one into a class of C code.
+        return
+    is_own = not is_library(kind.__module__)
     for name, member in [*vars_of(kind).items()]:
-        path = f"{kind.__qualname__}.{name}"
         if issubclass(type(member), GENERATORS):
-            yield path, member
-        elif not is_library(kind.__module__):
+            yield f"{kind.__qualname__}.{name}", member
+        elif is_own:
             if type(member) in (staticmethod, classmethod):
                 member = member.__func__
             elif type(member) is property:
                 member = member.fget
             if type(member) is types.FunctionType:
-                yield path, member
+                yield f"{kind.__qualname__}.{name}", member
 
 
 def _parts_of_function(path: str, function: types.FunctionType) -> _Found:

@@ -7,7 +7,7 @@ dataset still consists of the same objects, and looks itself if not.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.utils.data import default_collate, default_convert
 
@@ -34,7 +34,7 @@ class CodeFindings(NamedTuple):
 
 
 def look_into(
-    dataset: Any, roots: tuple[object, ...], collate_fn: object, *, draws: bool, once: bool, keeps_parts: bool
+    dataset: object, roots: tuple[object, ...], collate_fn: object, *, draws: bool, once: bool, keeps_parts: bool
 ) -> CodeFindings:
     """Look into what samples are made by (the `roots`) and what collates them, without running any of it.
 
