@@ -259,3 +259,30 @@ def test_a_stream_survives_its_workers(how, collate_fn):
             kill(ready_workers(iterator)[step % 2], how)
     assert loader.report().replaced_workers == 2
     assert digest(batches) == expected
+
+
+class Waiting(Dataset[int]):
+    """Samples that are not there before a file is."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        while not self.file.exists():
+            time.sleep(0.01)
+        return index
+
+
+def test_a_worker_that_dies_of_an_epoch_that_was_begun_again_costs_the_new_one_nothing(tmp_path):
+    # Nothing has come back of the batches that nobody waits for any more.
+    dataset = Waiting(tmp_path / "there")
+    with rk.DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True) as loader:
+        begun = iter(loader)
+        (worker,) = begun._workers
+        again = iter(loader)
+        os.kill(worker.pid, signal.SIGKILL)
+        dataset.file.touch()
+        assert [batch.tolist() for batch in again] == [[0, 1], [2, 3], [4, 5], [6, 7]]

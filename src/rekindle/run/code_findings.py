@@ -34,7 +34,13 @@ class CodeFindings(NamedTuple):
 
 
 def look_into(
-    dataset: object, roots: tuple[object, ...], collate_fn: object, *, draws: bool, once: bool, keeps_parts: bool
+    dataset: object,
+    roots: tuple[object, ...],
+    collate_fn: object,
+    *,
+    draws: bool,
+    once: bool,
+    keeps_parts: bool,
 ) -> CodeFindings:
     """Look into what samples are made by (the `roots`) and what collates them, without running any of it.
 

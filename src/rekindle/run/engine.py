@@ -379,8 +379,13 @@ class Engine:
 
     def _leave_flight(self, batch: InFlightBatch) -> None:
         del self._dispatcher.in_flight[batch.number]
-        spent = [done.spent for _, done in batch.results]
-        samples, load, collate, idle, nbytes = (sum(column) for column in zip(*spent, strict=True))
+        samples = nbytes = 0
+        load = collate = idle = 0.0
+        # Added here: a call for each column would cost more. None is back if all its workers have died.
+        for _, done in batch.results:
+            samples, nbytes = samples + done.spent.samples, nbytes + done.spent.nbytes
+            load, collate = load + done.spent.load_seconds, collate + done.spent.collate_seconds
+            idle += done.spent.idle_seconds
         self._counters.add_worker_time(samples, load, collate, idle, nbytes)
 
     def _free(self, batch: InFlightBatch) -> None:

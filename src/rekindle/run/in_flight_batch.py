@@ -102,7 +102,10 @@ class InFlightBatch:
     @property
     def is_loose(self) -> bool:
         """Whether samples of it were handed over as they are."""
-        return any(done.loose for _, done in self.results)
+        for _, done in self.results:  # noqa: SIM110 (A generator is called once for each, for every batch.)
+            if done.loose:
+                return True
+        return False
 
     def fresh(self) -> list[bool] | None:
         """Which samples were not reused, of those that are back; None if workers do not report it."""

@@ -67,7 +67,8 @@ class WorkSplitter:
 
     def choose(self, step: int, samples: int, among: Collection[int]) -> int:
         """The worker for a part of so many samples."""
-        self._note_what_came_back()
+        if self.came_back:
+            self._note_what_came_back()
         if self.whole and self._in_order:
             worker = step % self.workers
         elif len(among) == self.workers:
