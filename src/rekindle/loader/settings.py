@@ -23,6 +23,7 @@ from rekindle.loader.sharding import LoaderOrder
 from rekindle.prepare.declared import draws_nothing
 from rekindle.reuse.session import ReuseSession
 from rekindle.run import BadSamples, Executor, Work, choose_executor
+from rekindle.run.code_findings import DRAW_NOTHING
 from rekindle.run.dataset_copies import has_state
 from rekindle.run.ray.actors import Actors
 from rekindle.run.runner import ChosenExecutor
@@ -171,7 +172,10 @@ class LoaderSettings:
     def reads_on(self) -> bool:
         """Whether a sample that is loaded and not used may be missing afterwards."""
         dataset = self.dataset
-        return (not draws_nothing(dataset) and may_read_on(dataset)) or may_read_on(self.collate_fn)
+        if not draws_nothing(dataset) and may_read_on(dataset):
+            return True
+        is_torchs = any(self.collate_fn is one for one in DRAW_NOTHING)
+        return not is_torchs and may_read_on(self.collate_fn)
 
     def work(self, base_seed: int, watched: Watched | None) -> Work:
         """What a runner has to know."""
