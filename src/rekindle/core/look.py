@@ -111,7 +111,7 @@ class Look:
         try:
             self.finding(switches, None)
             self._collates()
-            self.many(roots)
+            self.begin(roots)
         except Exception as error:  # Over budget; an object changed meanwhile; a class like none before.
             if is_interrupt(error):
                 raise
@@ -129,10 +129,11 @@ class Look:
         return not self.why_incomplete
 
     def still_holds(self, *roots: object, whatever_values: bool = False) -> bool:
-        """Whether it is proven that another look, at these objects, would find the same.
+        """Whether it is proven that another look, at these objects or the same, would find the same.
 
         With `whatever_values`, that they consist of the same objects, whatever bytes arrays hold by now.
         """
+        roots = roots or self._roots
         try:
             return (
                 self.is_complete
@@ -156,6 +157,38 @@ class Look:
             and all(a is b or identical(a, b) for a, b in zip(mine, others, strict=True))
         )
 
+    # What is looked at: all, unless a class of looks says otherwise (`look_at_reads`).
+
+    def begin(self, roots: tuple[object, ...]) -> None:
+        """Look at all that the roots consist of."""
+        self.many(roots)
+
+    def wants(self, name: object) -> bool:
+        """Whether code is taken to read what a name stands for: in a class, among globals or variables."""
+        return True
+
+    def wants_attribute(self, name: object, kind: type) -> bool:
+        """Whether this attribute of an object of this class is looked at."""
+        return True
+
+    def attribute(self, name: object, value: object) -> None:
+        """Look at the value of an attribute."""
+        self.one(value)
+
+    def read(self, value: object) -> None:
+        """Look at what code reads by a name."""
+        self.one(value)
+
+    def number(self, value: object, find: Callable[[Any], bytes]) -> None:
+        """Look at a number of `ctypes`, which may be in memory that other processes write to."""
+        self.finding(find, value)
+
+    def pass_over(self, other: Look) -> None:
+        """Take the values that another look was at for known; not code, of which this one may see more."""
+        for value, kind in zip(other._objects, other._kinds, strict=True):
+            if kind not in CODE and type not in mro_of(kind):
+                self._seen[id(value)] = len(self._seen)
+
     # For those who look at objects of one class or another.
 
     def leave_out(self, why: str) -> None:
@@ -164,10 +197,10 @@ class Look:
 
     def spend(self, seconds: float, again: float = 0.0) -> None:
         """Count what a part of the look costs, now and `again`; NotProvenError if it is too much."""
+        if seconds > self._left or again > self._left_again:
+            raise NotProvenError("there is too much to look at")
         self._left -= seconds
         self._left_again -= again
-        if self._left < 0 or self._left_again < 0:
-            raise NotProvenError("there is too much to look at")
 
     def by_identity(self, value: object) -> None:
         """Note which object this is, and nothing of what it holds."""
@@ -316,14 +349,16 @@ class Look:
                 names, values = _halves(self.holding(_entries, (get, value)))
             else:
                 names, values = (name,), self.holding(_slot, (get, value))
-            self.note(len(names))
-            for key, attribute in zip(names, values, strict=True):
+            found = zip(names, values, strict=True)
+            wanted = [entry for entry in found if self.wants_attribute(entry[0], kind)]
+            self.note(len(wanted))
+            for key, attribute in wanted:
                 self.note(key if type(key) is str else repr(type(key)))
                 if key in immutable:
                     self.by_identity(attribute)
                     self.reads_files = self.reads_files or class_reads_files(type(attribute), False)
                 else:
-                    self.one(attribute)
+                    self.attribute(key, attribute)
 
     def _class(self, kind: type) -> None:
         """A class and its bases: of libraries which entries there are, of others what these do."""
@@ -344,14 +379,19 @@ class Look:
                 self.note([*map(id, self._defined(base))])
             elif not self._was_seen(~id(base)):
                 for entry in self._defined(base):
-                    self.one(entry)
+                    self.read(entry)
         if type(kind) is not type:
             self._class(type(kind))
 
     def _defined(self, kind: object) -> list[object]:
         """The names that a class defines, each followed by what it means."""
         named = zip(*_halves(self.holding(_defined_entries, kind)), strict=True)
-        return [part for entry in named if entry[0] not in _NOT_OF_INTEREST for part in entry]
+        return [
+            part
+            for entry in named
+            if entry[0] not in _NOT_OF_INTEREST and self.wants(entry[0])
+            for part in entry
+        ]
 
 
 # How to read what an object holds.

@@ -56,7 +56,10 @@ def _wrapped(look: Look, value: staticmethod[..., object] | classmethod[object, 
 
 
 def _cell(look: Look, value: types.CellType) -> None:
-    look.many(look.holding(_contents, value))
+    contents = look.holding(_contents, value)
+    look.note(len(contents))
+    for one in contents:
+        look.read(one)
 
 
 def _contents(cell: types.CellType) -> tuple[object, ...]:
@@ -87,7 +90,8 @@ def _function(look: Look, value: types.FunctionType) -> None:
     look.by_identity(code)
     if not look.follows_code:
         return
-    look.many(value.__closure__ or ())
+    variables = zip(code.co_freevars, value.__closure__ or (), strict=True)
+    look.many([cell for name, cell in variables if look.wants(name)])
     look.one(defaults)
     look.one(keyword_defaults)
     look.one(attributes)
@@ -103,14 +107,14 @@ def _function(look: Look, value: types.FunctionType) -> None:
     for name in imported:
         if not _is_loaded(name, reached) and not is_installed_name(name):
             look.leave_out(f"{value.__qualname__} imports {name}, which is not loaded yet")
-    everything = look.holding(_reached, (reached, sorted(names)))
+    everything = look.holding(_reached, (reached, sorted(filter(look.wants, names))))
     look.reads_files = look.reads_files or code_reads_files(every, imported, everything)
     pythons_own = _PYTHONS_OWN.keys() & {
         id(_BUILT_IN.get(name)) for name in names if not dict.__contains__(reached, name)
     }
     for found in everything:
         if found is not _NOTHING and id(found) not in pythons_own:
-            look.one(found)
+            look.read(found)
 
 
 def _is_loaded(name: str, reached: dict[str, object]) -> bool:
@@ -140,8 +144,11 @@ def _module(look: Look, value: types.ModuleType) -> None:
         return
     if name == "__main__":
         raise NotProvenError("all globals of the script are within reach")
-    for part in look.holding(_entries, entries):
-        look.one(part)
+    everything = iter(look.holding(_entries, entries))
+    for key, found in zip(everything, everything, strict=True):
+        if look.wants(key):
+            look.one(key)
+            look.read(found)
 
 
 def _entries(module: dict[object, object]) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import functools
 import operator
@@ -20,13 +21,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from rekindle.core.forked_memory import ForkedMemory
-from rekindle.core.object_state import NotProvenError, vars_of
+from rekindle.core.object_state import NotProvenError, mro_of, vars_of
 
 if TYPE_CHECKING:
     from rekindle.core.look import Look
 
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
 Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in bytes, and what it is there
+_C_POINTERS = frozenset("OPXzZ")  # how `ctypes` writes them
 _PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None)})
 CONSTANT = PLAIN | set(_PATHS)  # of which an object never changes
@@ -210,6 +212,29 @@ def _tensor_place(value: torch.Tensor) -> Place:
     return value.data_ptr(), value.nbytes, (_tensor_form(value), views)
 
 
+def _c_data(look: Look, value: Any) -> None:
+    """A number or an array of numbers of `ctypes`: what `multiprocessing.Value` and `Array` hold."""
+    form = _c_form(type(value))
+    if isinstance(form, type):
+        form = _c_form(form)
+    if type(form) is not str or form in _C_POINTERS:
+        look.leave_out(f"{type(value).__qualname__} cannot be looked into")
+        return
+    size = ctypes.sizeof(value)
+    look.addresses.append(ctypes.addressof(value))
+    look.spend(BYTE * size, BYTE * size)
+    look.number(value, _c_bytes)
+
+
+def _c_form(kind: type) -> object:
+    """What a class of `ctypes` says that it holds."""
+    return next((vars_of(base)["_type_"] for base in mro_of(kind) if "_type_" in vars_of(base)), None)
+
+
+def _c_bytes(value: Any) -> bytes:
+    return ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
+
+
 def _partial(look: Look, value: functools.partial[object]) -> None:
     look.many(look.holding(_parts_of_partial, value))
 
@@ -254,5 +279,7 @@ STORED: dict[type, Handler] = {
     np.ndarray: _array,
     functools.partial: _partial,
     torch._C.TensorBase: _tensor,
+    ctypes._SimpleCData: _c_data,
+    ctypes.Array: _c_data,
     types.SimpleNamespace: lambda look, value: None,
 }

@@ -24,7 +24,7 @@ from rekindle.core.held_generators import near_objects
 from rekindle.core.object_state import all_names, is_library, mro_of, vars_of
 
 # Functions and methods of libraries that change what they are called on.
-_CHANGING = frozenset(
+CHANGING = frozenset(
     {
         "__next__", "__setattr__", "acquire", "add", "advance", "append", "appendleft", "clear", "extend",
         "fetchmany", "fetchone", "get_nowait", "grab", "insert", "pop", "popitem", "popleft", "read",
@@ -32,16 +32,16 @@ _CHANGING = frozenset(
         "seek", "send", "setdefault", "step", "update", "write",
     }
 )  # fmt: skip
-_CHANGING_FUNCTIONS = frozenset({"next", "setattr", "delattr", "heappop", "heappushpop", "heapreplace"})
-_IN_PLACE = re.compile(r"[a-z]\w*[^_]_").fullmatch  # torch's methods that end with an underscore
+CHANGING_FUNCTIONS = frozenset({"next", "setattr", "delattr", "heappop", "heappushpop", "heapreplace"})
+IN_PLACE = re.compile(r"[a-z]\w*[^_]_").fullmatch  # torch's methods that end with an underscore
 _QUEUES = (queue.Queue, queue.SimpleQueue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
 _SAME_AGAIN = frozenset({"add", "seek", "setdefault"})  # change something, but the second time nothing
 # In code that seeks, they start where they started.
 _READING = frozenset({"read", "readinto", "readline", "readlines"})
 # Functions of modules that change what they are given: `random.shuffle(self.pool)`, `np.add.at(self.n, …)`.
-_CHANGE_ARGUMENT = frozenset({"at", "copyto", "place", "put", "putmask", "shuffle"})
-_STORES_ITEM = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
-_STORES = _STORES_ITEM | {"STORE_ATTR", "DELETE_ATTR"}
+CHANGE_ARGUMENT = frozenset({"at", "copyto", "place", "put", "putmask", "shuffle"})
+STORES_ITEM = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+_STORES = STORES_ITEM | {"STORE_ATTR", "DELETE_ATTR"}
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
 # Methods that are called without being named.
 _OPERATORS = frozenset(
@@ -65,7 +65,7 @@ def may_read_on(dataset: object) -> bool:
     if not seeks and any(issubclass(type(value), (Iterator, *_QUEUES)) for value in near):
         return True
     harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
-    return any(_reads_on(one.__code__, one.__globals__, _CHANGING - harmless) for one in functions)
+    return any(_reads_on(one.__code__, one.__globals__, CHANGING - harmless) for one in functions)
 
 
 def _seeks_first(names: tuple[str, ...]) -> bool:
@@ -147,9 +147,9 @@ def kept_by(function: FunctionType) -> Kept:
                 target = steps[number - 1]
                 is_own = target.opname.startswith("LOAD_FAST") and target.argval in first
                 own, elsewhere = own or is_own, elsewhere or not is_own
-            elif step.opname in _STORES_ITEM:
+            elif step.opname in STORES_ITEM:
                 items = items or _is_in_an_attribute(step, steps, held)
-            elif step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in _CHANGING:
+            elif step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in CHANGING:
                 items = items or _is_held(steps, number - 1, held, function.__globals__)
             elif step.opname == "STORE_GLOBAL":
                 names.add(str(step.argval))
@@ -176,8 +176,8 @@ def _within(code: CodeType, changes: Callable[[CodeType], bool]) -> bool:
 
 
 def _changes_anything(code: CodeType) -> bool:
-    known = _CHANGING | _CHANGING_FUNCTIONS | _CHANGE_ARGUMENT
-    if any(one in known or _IN_PLACE(one) for one in code.co_names):
+    known = CHANGING | CHANGING_FUNCTIONS | CHANGE_ARGUMENT
+    if any(one in known or IN_PLACE(one) for one in code.co_names):
         return True
     if any(step.opname in _STORES or _stores_elsewhere(step, code) for step in dis.get_instructions(code)):
         return True
@@ -197,20 +197,20 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
         if step.opname == "STORE_ATTR" and _is_read(step.argval, steps[:number]):
             return True
         if (
-            step.opname in _STORES_ITEM
+            step.opname in STORES_ITEM
             and _is_in_an_attribute(step, steps, held)
             and _is_update(step, steps, held - own)
         ):
             return True
         is_attribute = step.opname in ("LOAD_METHOD", "LOAD_ATTR")
-        if step.argval in _CHANGING_FUNCTIONS and (
+        if step.argval in CHANGING_FUNCTIONS and (
             is_attribute or step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
         ):
             return True
-        is_changing = is_attribute and (step.argval in changing or _IN_PLACE(step.argval))
+        is_changing = is_attribute and (step.argval in changing or IN_PLACE(step.argval))
         if is_changing and _is_held(steps, number - 1, held, names):
             return True
-        if is_attribute and step.argval in _CHANGE_ARGUMENT and _is_given_held(steps[number + 1 :], held):
+        if is_attribute and step.argval in CHANGE_ARGUMENT and _is_given_held(steps[number + 1 :], held):
             is_function = _root(steps, number).opname in (
                 "LOAD_GLOBAL",
                 "LOAD_NAME",

@@ -8,6 +8,7 @@ installed libraries count by name. What cannot be pickled has no fingerprint.
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import random
@@ -96,6 +97,8 @@ class _Digest(pickle.Pickler):
             return _noted("module", value.__name__)
         if isinstance(value, types.FunctionType):
             return self._function(value)
+        if isinstance(value, functools._lru_cache_wrapper) and not is_library(value.__module__):
+            return _noted("function with a memory", value.__wrapped__)
         if isinstance(value, type):
             return self._class(value)
         return NotImplemented

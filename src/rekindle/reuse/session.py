@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,8 @@ from torch.utils.data import IterableDataset
 
 from rekindle.choose import Redundancy
 from rekindle.choose.duplicates.policy import DuplicatePolicy
-from rekindle.core.look import Look
+from rekindle.core.code_reads import CodeReads, code_reads
+from rekindle.core.look_at_reads import LookAtHeld, LookAtReads
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import as_native, device_steps, follow_changes
@@ -24,7 +26,9 @@ from rekindle.reuse.planning import ReusePlanning
 from rekindle.reuse.report import ReuseReport
 from rekindle.reuse.split_point import SplitPoint
 
-_LOOK_SECONDS = 0.02  # to find out whether the dataset was changed, as far as can be seen in that time
+# Seconds to find out whether what the dataset holds was changed, and what its code reads, as far as is seen.
+_LOOK_SECONDS, _LOOK_AT_READS_SECONDS = 0.02, 0.005
+_log = logging.getLogger("rekindle")
 
 
 class ReuseSession:
@@ -62,7 +66,8 @@ class ReuseSession:
         self._opener = CacheOpener(dataset, self._split, self.planning.costs_of)
         self.worker_view: WorkerView | None = None
         self._on_device = device_steps(dataset)
-        self._looked_like: Look | None = None
+        self._reads = CodeReads()  # what the code of the part that is cached reads
+        self._looked_like: tuple[LookAtHeld, LookAtReads] | None = None
         self._order_seed: int | None = None  # of the order, if it is not the seed of the views
         self._resumes = False  # since a checkpoint was loaded, no cache was opened
 
@@ -82,19 +87,44 @@ class ReuseSession:
         nothing_to_do = self._reuse is None and self._final_transform is None
         if nothing_to_do or isinstance(self.dataset, IterableDataset):
             return
-        looks_like = Look(self.dataset, self._final_transform, budget=_LOOK_SECONDS, code=False)
-        is_another = self._looked_like is not None and not looks_like.finds_same(self._looked_like)
+        held = self._look_at_held()
+        is_another = self._is_another(held)
         if self.worker_view is None or is_another:
             self.close()
             if is_another:
+                _log.info(
+                    "%r was changed since its last epoch: what was cached of it is dropped", self._given
+                )
                 self._split.look()
                 self._opener.note_change()
-            self._looked_like = looks_like
             self._use(self._split_and_cache())
+            self._look()
             if self._resumes and self.accounting.store is not None:
                 self._resumes, self.accounting.was_empty = False, not self.accounting.store.stats.entries
-        elif not looks_like.is_complete:  # The first part may be a copy of a dataset that was changed since.
+        elif not held.is_complete:  # The first part may be a copy of a dataset that was changed since.
             self.worker_view = replace(self.worker_view, split=self._split.split())
+
+    def _look_at_held(self) -> LookAtHeld:
+        return LookAtHeld(self.dataset, self._final_transform, reads=self._reads, budget=_LOOK_SECONDS)
+
+    def _look_at_reads(self, held: LookAtHeld) -> LookAtReads:
+        return LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS)
+
+    def _look(self) -> None:
+        """Look at what the parts depend on that are cached from now on."""
+        view = self.worker_view
+        self._reads = CodeReads() if view is None or view.store is None else code_reads(*view.split.code)
+        held = self._look_at_held()
+        self._looked_like = held, self._look_at_reads(held)
+
+    def _is_another(self, held: LookAtHeld) -> bool:
+        """Whether anything was changed since that was looked at, as far as can be seen."""
+        if self._looked_like is None:
+            return False
+        held_before, before = self._looked_like
+        if not held.finds_same(held_before):
+            return True
+        return not (before.still_holds() or self._look_at_reads(held).finds_same(before))
 
     def _use(self, view: WorkerView | None) -> None:
         self.worker_view, self.accounting.store = view, None if view is None else view.store

@@ -59,6 +59,11 @@ class NativeSplit:
         """All that computes what is cached."""
         return self._dataset, self._encoded
 
+    @property
+    def code(self) -> tuple[object, ...]:
+        """What may have code of a script to compute it with."""
+        return () if self._encoded else (self._first,)
+
     def partial(self, index: int, numbers: NDArray[np.float64]) -> Sample:
         """What is cached of a sample, in memory of its own."""
         raw = self._dataset.raw(index)
@@ -107,6 +112,11 @@ class TorchSplit:
     def first_part(self) -> object:
         """All that computes what is cached."""
         return self._partial
+
+    @property
+    def code(self) -> tuple[object, ...]:
+        """What may have code of a script to compute it with."""
+        return (self._partial,)
 
     def partial(self, index: Index) -> Sample:
         """What is cached of a sample."""

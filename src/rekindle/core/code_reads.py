@@ -1,0 +1,186 @@
+"""What code of a script reads by name, and what it writes itself, as far as its bytecode shows.
+
+A dataset's code reads globals, classes and settings, which a script may change between two epochs. Some of
+them the code changes itself: a counter, a list of what failed. By names alone these are told apart: what
+stands behind a name that the code writes to is its own. Code is looked at, never run, and that of libraries
+not at all.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator
+from dis import Instruction
+from itertools import pairwise
+from types import CodeType, FunctionType, ModuleType
+from typing import NamedTuple
+
+from rekindle.core.attribute_uses import may_reach_any_attribute
+from rekindle.core.held_generators import near_objects
+from rekindle.core.object_state import all_names, global_names, is_installed, is_library, mro_of, vars_of
+from rekindle.core.self_changes import (
+    CHANGE_ARGUMENT,
+    CHANGING,
+    CHANGING_FUNCTIONS,
+    IN_PLACE,
+    STORES_ITEM,
+    reached_functions,
+)
+
+_NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
+_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_ATTR", "LOAD_METHOD"})
+_NUMBERS = frozenset({"value", "raw"})  # of `ctypes`: to assign them writes to memory
+# Through these, numbers of `ctypes` are written to under another name.
+_OPENS_MEMORY = frozenset(
+    {"as_array", "from_buffer", "frombuffer", "get_obj", "memmove", "memoryview", "memset"}
+)
+_Start = tuple[int | None, int | None]
+
+
+class CodeReads(NamedTuple):
+    """What code reads and writes.
+
+    `names` are those of the globals, variables and attributes that it uses; None if it may use any attribute.
+    What stands behind a name that is `written` is changed by the code itself. `writes_numbers` says that it
+    may write to any number of `ctypes`.
+    """
+
+    functions: tuple[FunctionType, ...] = ()
+    classes: tuple[type, ...] = ()
+    modules: tuple[ModuleType, ...] = ()
+    names: frozenset[str] | None = frozenset()
+    written: frozenset[str] = frozenset()
+    writes_numbers: bool = False
+
+
+def code_reads(*roots: object) -> CodeReads:
+    """What the code reads and writes that these objects may run."""
+    reached, known = [*roots], {id(root) for root in roots}
+    modules: dict[int, ModuleType] = {}
+    while True:
+        functions = (*reached_functions(*reached),)
+        used = [value for one in functions for value in _of_modules(one, modules)]
+        new = {id(value): value for value in used if id(value) not in known}
+        if not new:
+            break
+        reached += new.values()
+        known |= new.keys()
+    classes = [value for _, value in near_objects(*reached) if type in mro_of(type(value))]
+    own = tuple(one for one in classes if not is_library(vars_of(one).get("__module__")))  # type: ignore[arg-type]
+    names: set[str] = set()
+    written, writes_numbers = set[str](), False
+    for function in functions:
+        names |= all_names(function.__code__)
+        for code in _with_inner(function.__code__):
+            names.update(code.co_freevars)
+            found = _written(code)
+            written |= found
+            writes_numbers = writes_numbers or None in found
+    any_attribute = any(may_reach_any_attribute(one.__code__) for one in functions)
+    return CodeReads(
+        functions,
+        own,  # type: ignore[arg-type]
+        (*modules.values(),),
+        None if any_attribute else frozenset(names),
+        frozenset(one for one in written if one is not None),
+        writes_numbers or not _OPENS_MEMORY.isdisjoint(names),
+    )
+
+
+def _of_modules(function: FunctionType, modules: dict[int, ModuleType]) -> Iterator[object]:
+    """What a function may read of modules of a script, each of which is noted among the `modules`."""
+    names, reads = all_names(function.__code__), function.__globals__
+    waiting = [reads.get(name, sys.modules.get(name)) for name in global_names(function.__code__)]
+    for module in waiting:
+        if type(module) is not ModuleType or is_library(vars(module).get("__name__")):
+            continue
+        if id(module) in modules or is_installed(module):
+            continue
+        modules[id(module)] = module
+    for module in [*modules.values()]:
+        for name in names:
+            value = vars(module).get(name)
+            if type(value) is ModuleType and id(value) not in modules and not is_installed(value):
+                modules[id(value)] = value
+            elif value is not None:
+                yield value
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _with_inner(constant)
+
+
+_WRITTEN: dict[int, tuple[CodeType, frozenset[str | None]]] = {}
+
+
+def _written(code: CodeType) -> frozenset[str | None]:
+    """The names of what code writes to; None among them: it may be any number of `ctypes`."""
+    known = _WRITTEN.get(id(code))
+    if known is None:
+        known = _WRITTEN[id(code)] = (code, frozenset(_find_written(code)))
+    return known[1]
+
+
+def _find_written(code: CodeType) -> Iterator[str | None]:
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+    variables = _names_of_variables(steps)
+    for number, step in enumerate(steps):
+        name, before = step.opname, steps[:number]
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            yield str(step.argval)
+        elif name in ("STORE_DEREF", "DELETE_DEREF"):
+            if step.argval in code.co_freevars:
+                yield str(step.argval)
+        elif name in ("STORE_ATTR", "DELETE_ATTR"):
+            yield str(step.argval)
+            if step.argval in _NUMBERS:
+                holder = [one for one in before if one.argval != step.argval]  # `self.count.value += 1`
+                yield from _names_at(_start(step), holder, variables) or (None,)
+        elif name in STORES_ITEM:
+            yield from _names_at(_start(step), before, variables)
+        elif name in _NAMES:
+            is_method = name in ("LOAD_ATTR", "LOAD_METHOD")
+            if is_method and (step.argval in CHANGING or IN_PLACE(str(step.argval))):
+                yield from _names_at(_start(step), before, variables)
+            elif step.argval in CHANGING_FUNCTIONS or (is_method and step.argval in CHANGE_ARGUMENT):
+                after = steps[number + 1 :]
+                if after:
+                    yield from _names_at(_start(after[0]), after, variables)
+                if step.argval in ("setattr", "delattr"):
+                    yield from (one for one in code.co_consts if type(one) is str)
+
+
+def _names_of_variables(steps: list[Instruction]) -> dict[str, set[str]]:
+    """Of what else a variable is a name: `pool = self.pools[label]`."""
+    found: dict[str, set[str]] = {}
+    for number, (load, store) in enumerate(pairwise(steps)):
+        is_item = load.opname == "BINARY_SUBSCR" or (load.opname == "BINARY_OP" and load.argrepr == "[]")
+        if store.opname == "STORE_FAST" and (is_item or load.opname in _NAMES):
+            names = _names_at(_start(load), steps[: number + 1], found)
+            found.setdefault(str(store.argval), set()).update(names)
+    return found
+
+
+def _names_at(start: _Start, steps: list[Instruction], variables: dict[str, set[str]]) -> set[str]:
+    """The name of what is loaded from this place in the text on, as the last of `a.b.c`; none of a result."""
+    loads = [step for step in steps if _start(step) == start]
+    if start == (None, None) or any(step.opname.startswith("CALL") for step in loads):
+        return set()
+    named = [step for step in loads if step.opname in _NAMES]
+    if named:
+        return {str(named[-1].argval)}
+    return {
+        name
+        for step in loads
+        if step.opname.startswith("LOAD_FAST")
+        for variable in (step.argval if type(step.argval) is tuple else (step.argval,))
+        for name in variables.get(str(variable), ())
+    }
+
+
+def _start(step: Instruction) -> _Start:
+    return (None, None) if step.positions is None else (step.positions.lineno, step.positions.col_offset)
