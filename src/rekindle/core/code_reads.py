@@ -14,11 +14,19 @@ from collections.abc import Iterator
 from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rekindle.core.attribute_uses import may_reach_any_attribute
 from rekindle.core.held_generators import near_objects
-from rekindle.core.object_state import all_names, global_names, is_installed, is_library, mro_of, vars_of
+from rekindle.core.object_state import (
+    all_names,
+    global_names,
+    is_heap_type,
+    is_installed,
+    is_library,
+    mro_of,
+    vars_of,
+)
 from rekindle.core.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
@@ -35,6 +43,7 @@ _NUMBERS = frozenset({"value", "raw"})  # of `ctypes`: to assign them writes to 
 _OPENS_MEMORY = frozenset(
     {"as_array", "from_buffer", "frombuffer", "get_obj", "memmove", "memoryview", "memset"}
 )
+_NEAR = 3  # steps: a value, what it is stored in, and the key
 _Start = tuple[int | None, int | None]
 
 
@@ -66,8 +75,8 @@ def code_reads(*roots: object) -> CodeReads:
             break
         reached += new.values()
         known |= new.keys()
-    classes = [value for _, value in near_objects(*reached) if type in mro_of(type(value))]
-    own = tuple(one for one in classes if not is_library(vars_of(one).get("__module__")))  # type: ignore[arg-type]
+    classes: list[Any] = [value for _, value in near_objects(*reached) if type in mro_of(type(value))]
+    own = (one for one in classes if is_heap_type(one) and not is_library(vars_of(one).get("__module__")))
     names: set[str] = set()
     written, writes_numbers = set[str](), False
     for function in functions:
@@ -80,7 +89,7 @@ def code_reads(*roots: object) -> CodeReads:
     any_attribute = any(may_reach_any_attribute(one.__code__) for one in functions)
     return CodeReads(
         functions,
-        own,  # type: ignore[arg-type]
+        (*own,),
         (*modules.values(),),
         None if any_attribute else frozenset(names),
         frozenset(one for one in written if one is not None),
@@ -146,12 +155,12 @@ def _find_written(code: CodeType) -> Iterator[str | None]:
             is_method = name in ("LOAD_ATTR", "LOAD_METHOD")
             if is_method and (step.argval in CHANGING or IN_PLACE(str(step.argval))):
                 yield from _names_at(_start(step), before, variables)
+            elif step.argval in ("setattr", "delattr"):
+                yield from (one for one in code.co_consts if type(one) is str)
             elif step.argval in CHANGING_FUNCTIONS or (is_method and step.argval in CHANGE_ARGUMENT):
                 after = steps[number + 1 :]
                 if after:
                     yield from _names_at(_start(after[0]), after, variables)
-                if step.argval in ("setattr", "delattr"):
-                    yield from (one for one in code.co_consts if type(one) is str)
 
 
 def _names_of_variables(steps: list[Instruction]) -> dict[str, set[str]]:
@@ -159,9 +168,9 @@ def _names_of_variables(steps: list[Instruction]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for number, (load, store) in enumerate(pairwise(steps)):
         is_item = load.opname == "BINARY_SUBSCR" or (load.opname == "BINARY_OP" and load.argrepr == "[]")
-        if store.opname == "STORE_FAST" and (is_item or load.opname in _NAMES):
+        if store.opname.startswith("STORE_FAST") and (is_item or load.opname in _NAMES):
             names = _names_at(_start(load), steps[: number + 1], found)
-            found.setdefault(str(store.argval), set()).update(names)
+            found.setdefault(_variables_of(store)[0], set()).update(names)
     return found
 
 
@@ -173,13 +182,14 @@ def _names_at(start: _Start, steps: list[Instruction], variables: dict[str, set[
     named = [step for step in loads if step.opname in _NAMES]
     if named:
         return {str(named[-1].argval)}
-    return {
-        name
-        for step in loads
-        if step.opname.startswith("LOAD_FAST")
-        for variable in (step.argval if type(step.argval) is tuple else (step.argval,))
-        for name in variables.get(str(variable), ())
-    }
+    # Where Python has made one step of two (since 3.13), that is where the first of them is in the text.
+    loads = [step for step in loads if "LOAD_FAST" in step.opname]
+    loads += [step for step in steps[-_NEAR:] if type(step.argval) is tuple and "LOAD_FAST" in step.opname]
+    return {name for step in loads for one in _variables_of(step) for name in variables.get(one, ())}
+
+
+def _variables_of(step: Instruction) -> tuple[str, ...]:
+    return step.argval if type(step.argval) is tuple else (str(step.argval),)
 
 
 def _start(step: Instruction) -> _Start:

@@ -167,7 +167,7 @@ class Look:
         """Whether code is taken to read what a name stands for: in a class, among globals or variables."""
         return True
 
-    def wants_attribute(self, name: object, kind: type) -> bool:
+    def wants_attribute(self, name: Any, kind: type) -> bool:
         """Whether this attribute of an object of this class is looked at."""
         return True
 

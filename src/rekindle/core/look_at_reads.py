@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import functools
 import types
 import typing
 from abc import ABC
@@ -73,10 +74,12 @@ class LookAtReads(Look):
             return False
         return names is None or name in names or (type(name) is str and name.startswith("__"))
 
-    def wants_attribute(self, name: object, kind: type) -> bool:
+    def wants_attribute(self, name: Any, kind: type) -> bool:
         """Whether code uses this attribute: its own by name, that of a library in whatever way."""
         if name in self._reads.written:
             return False
+        if any(type(vars_of(base).get(name)) is functools.cached_property for base in mro_of(kind)):
+            return False  # It is there once somebody has asked for it.
         return not _is_read_by_scripts(kind) or self.wants(name)
 
     def attribute(self, name: object, value: object) -> None:
