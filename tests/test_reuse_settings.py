@@ -173,6 +173,21 @@ def test_what_was_changed_holds_for_samples_on_disk(which: str, tmp_path: Path) 
         loader.close()
 
 
+def test_that_a_new_cache_begins_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = reading(CHANGES["class"][0])
+    with caplog.at_level("INFO", logger="rekindle"):
+        assert count_fresh(loader) == SIZE
+        assert count_fresh(loader) < SIZE
+        assert "a new cache begins" not in caplog.text
+        monkeypatch.setattr(Settings, "factor", 2.0)
+        assert count_fresh(loader) == SIZE
+        assert (
+            "Numbers, or what it reads, was changed since the last epoch: a new cache begins" in caplog.text
+        )
+
+
 def test_what_was_changed_within_an_epoch_holds_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = reading(CHANGES["namespace"][0])
     for number, _ in enumerate(loader):

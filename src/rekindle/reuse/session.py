@@ -87,21 +87,22 @@ class ReuseSession:
         nothing_to_do = self._reuse is None and self._final_transform is None
         if nothing_to_do or isinstance(self.dataset, IterableDataset):
             return
-        held = self._look_at_held()
-        is_another = self._is_another(held)
+        held = None if self._looked_like is None else self._look_at_held()
+        is_another = held is not None and self._is_another(held)
         if self.worker_view is None or is_another:
             self.close()
             if is_another:
-                _log.info(
-                    "%r was changed since its last epoch: what was cached of it is dropped", self._given
-                )
+                name = type(self._given).__name__
+                _log.info("%s, or what it reads, was changed since the last epoch: a new cache begins", name)
                 self._split.look()
                 self._opener.note_change()
             self._use(self._split_and_cache())
             self._look()
             if self._resumes and self.accounting.store is not None:
                 self._resumes, self.accounting.was_empty = False, not self.accounting.store.stats.entries
-        elif not held.is_complete:  # The first part may be a copy of a dataset that was changed since.
+        elif (
+            held is not None and not held.is_complete
+        ):  # The first part may be a copy of a dataset that was changed since.
             self.worker_view = replace(self.worker_view, split=self._split.split())
 
     def _look_at_held(self) -> LookAtHeld:
@@ -119,8 +120,7 @@ class ReuseSession:
 
     def _is_another(self, held: LookAtHeld) -> bool:
         """Whether anything was changed since that was looked at, as far as can be seen."""
-        if self._looked_like is None:
-            return False
+        assert self._looked_like is not None
         held_before, before = self._looked_like
         if not held.finds_same(held_before):
             return True
