@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from rekindle.core.attribute_uses import may_reach_any_attribute
 from rekindle.core.held_generators import near_objects
@@ -75,7 +75,8 @@ def code_reads(*roots: object) -> CodeReads:
             break
         reached += new.values()
         known |= new.keys()
-    classes: list[Any] = [value for _, value in near_objects(*reached) if type in mro_of(type(value))]
+    near = [value for _, value in near_objects(*reached) if type in mro_of(type(value))]
+    classes = cast("list[type]", near)
     own = (one for one in classes if is_heap_type(one) and not is_library(vars_of(one).get("__module__")))
     names: set[str] = set()
     written, writes_numbers = set[str](), False

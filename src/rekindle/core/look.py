@@ -167,7 +167,7 @@ class Look:
         """Whether code is taken to read what a name stands for: in a class, among globals or variables."""
         return True
 
-    def wants_attribute(self, name: Any, kind: type) -> bool:
+    def wants_attribute(self, name: object, kind: type) -> bool:
         """Whether this attribute of an object of this class is looked at."""
         return True
 
@@ -179,9 +179,9 @@ class Look:
         """Look at what code reads by a name."""
         self.one(value)
 
-    def number(self, value: object, find: Callable[[Any], bytes]) -> None:
-        """Look at a number of `ctypes`, which may be in memory that other processes write to."""
-        self.finding(find, value)
+    def looks_at_numbers(self) -> bool:
+        """Whether numbers of `ctypes` are looked at, which may be in memory that other processes write to."""
+        return True
 
     def pass_over(self, other: Look) -> None:
         """Take the values that another look was at for known; not code, of which this one may see more."""

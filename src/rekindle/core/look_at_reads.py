@@ -13,8 +13,6 @@ import functools
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable
-from typing import Any
 
 from torch.utils.data import Dataset
 
@@ -24,7 +22,6 @@ from rekindle.core.object_state import NotProvenError, is_library, mro_of, vars_
 
 # Classes of libraries that read no attribute of an object but by a name that the script's code uses.
 _WITHOUT_READERS = (object, types.SimpleNamespace, argparse.Namespace, Dataset, ABC, enum.Enum)
-_Find = Callable[[Any], bytes]
 
 
 class LookAtHeld(Look):
@@ -40,12 +37,9 @@ class LookAtHeld(Look):
         self.one(value)
         self._is_own = outer
 
-    def number(self, value: object, find: _Find) -> None:
-        """Look at a number of `ctypes`, unless the code writes to it: workers do that in the same memory."""
-        if self._is_own or self._reads.writes_numbers:
-            self.by_identity(value)
-        else:
-            self.finding(find, value)
+    def looks_at_numbers(self) -> bool:
+        """Whether the code does not write to the numbers found here: workers do that in the same memory."""
+        return not (self._is_own or self._reads.writes_numbers)
 
 
 class LookAtReads(Look):
@@ -74,11 +68,11 @@ class LookAtReads(Look):
             return False
         return names is None or name in names or (type(name) is str and name.startswith("__"))
 
-    def wants_attribute(self, name: Any, kind: type) -> bool:
+    def wants_attribute(self, name: object, kind: type) -> bool:
         """Whether code uses this attribute: its own by name, that of a library in whatever way."""
         if name in self._reads.written:
             return False
-        if any(type(vars_of(base).get(name)) is functools.cached_property for base in mro_of(kind)):
+        if type(name) is str and any(_is_kept(vars_of(base).get(name)) for base in mro_of(kind)):
             return False  # It is there once somebody has asked for it.
         return not _is_read_by_scripts(kind) or self.wants(name)
 
@@ -96,12 +90,13 @@ class LookAtReads(Look):
             self.note("left out")
             self.leave_out(str(error))
 
-    def number(self, value: object, find: _Find) -> None:
-        """Look at a number of `ctypes`, unless the code may write to it."""
-        if self._reads.writes_numbers:
-            self.by_identity(value)
-        else:
-            self.finding(find, value)
+    def looks_at_numbers(self) -> bool:
+        """Whether the code does not write to numbers of `ctypes` under a name that is not known."""
+        return not self._reads.writes_numbers
+
+
+def _is_kept(member: object) -> bool:
+    return type(member) is functools.cached_property
 
 
 def _is_read_by_scripts(kind: type) -> bool:

@@ -26,6 +26,8 @@ from rekindle.core.object_state import NotProvenError, mro_of, vars_of
 if TYPE_CHECKING:
     from rekindle.core.look import Look
 
+    _Numbers = ctypes.Array[ctypes.c_char]  # or one of them
+
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
 Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in bytes, and what it is there
 _C_POINTERS = frozenset("OPXzZ")  # how `ctypes` writes them
@@ -212,7 +214,7 @@ def _tensor_place(value: torch.Tensor) -> Place:
     return value.data_ptr(), value.nbytes, (_tensor_form(value), views)
 
 
-def _c_data(look: Look, value: Any) -> None:
+def _c_data(look: Look, value: _Numbers) -> None:
     """A number or an array of numbers of `ctypes`: what `multiprocessing.Value` and `Array` hold."""
     form = _c_form(type(value))
     if isinstance(form, type):
@@ -223,7 +225,10 @@ def _c_data(look: Look, value: Any) -> None:
     size = ctypes.sizeof(value)
     look.addresses.append(ctypes.addressof(value))
     look.spend(BYTE * size, BYTE * size)
-    look.number(value, _c_bytes)
+    if look.looks_at_numbers():
+        look.finding(_c_bytes, value)
+    else:
+        look.by_identity(value)
 
 
 def _c_form(kind: type) -> object:
@@ -231,7 +236,7 @@ def _c_form(kind: type) -> object:
     return next((vars_of(base)["_type_"] for base in mro_of(kind) if "_type_" in vars_of(base)), None)
 
 
-def _c_bytes(value: Any) -> bytes:
+def _c_bytes(value: _Numbers) -> bytes:
     return ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
 
 
