@@ -90,7 +90,7 @@ def _function(look: Look, value: types.FunctionType) -> None:
     look.by_identity(code)
     if not look.follows_code:
         return
-    variables = zip(code.co_freevars, value.__closure__ or (), strict=True)
+    variables = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
     look.many([cell for name, cell in variables if look.wants(name)])
     look.one(defaults)
     look.one(keyword_defaults)
