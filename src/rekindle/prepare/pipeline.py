@@ -290,13 +290,13 @@ class Pipeline:
         if is_rgb(image) and self._unit_for_one() is not None:
             self.run(image, uniforms, out)
         else:
-            self._finish(self._apply_middle(image, uniforms), uniforms, out)
+            self._finish(self._apply_middle(self._own(image), uniforms), uniforms, out)
 
     def make_image(self, image: Value, uniforms: Uniforms) -> Value:
         """Like `make`, for an image that is decoded already."""
         if is_rgb(image) and self._unit_for_one() is not None:
             return self.make(image, uniforms)
-        return self._finish(self._apply_middle(image, uniforms), uniforms, None)
+        return self._finish(self._apply_middle(self._own(image), uniforms), uniforms, None)
 
     def _begin(self, data: Stored, uniforms: Uniforms) -> Value:
         """The image before the one pass of the kernel; it may lie in scratch memory."""
@@ -307,9 +307,9 @@ class Pipeline:
             return self._begin_pixels(pixels_of(header, data), uniforms)
         first = self._first_window
         if first is None:
-            return self._apply_middle(decode_with(header, data, scratch=True), uniforms)
+            return self._apply_middle(self._own(decode_with(header, data, scratch=True)), uniforms)
         image = decode_window(header, data, first.step, uniforms[first.uniforms])
-        return self._apply_middle(image, uniforms, done=1)
+        return self._apply_middle(self._own(image), uniforms, done=1)
 
     def _begin_pixels(self, image: Image, uniforms: Uniforms) -> Value:
         """The same for pixels that need no decoding; they may be a read-only view of a file."""
@@ -319,7 +319,15 @@ class Pipeline:
         image = image if cropped is None else cropped
         if len(self._middle) == done:  # What comes last only reads.
             return image
-        return self._apply_middle(writable(image), uniforms, done)
+        return self._apply_middle(self._own(writable(image)), uniforms, done)
+
+    def _own(self, image: Value) -> Value:
+        """The image, or a copy of it that a user's function may keep, change, or return as a tensor.
+
+        Otherwise it may lie in scratch memory, or be the dataset's own.
+        """
+        is_view = isinstance(image, np.ndarray) and not image.flags.owndata
+        return image.copy() if is_view and not self.draws_nothing else image
 
     def _apply_middle(self, image: Value, uniforms: Uniforms, done: int = 0) -> Value:
         for step in self._middle[done:]:
@@ -382,8 +390,11 @@ class Pipeline:
         """The last steps one by one: for what is no RGB image, or a dtype that the kernel cannot write."""
         for step in self._unfused:
             image = step.apply(image, uniforms)
+        # It may be a view of scratch memory; so may a tensor that a step of the user's has made.
         if isinstance(image, np.ndarray):
-            image = image.copy()  # It may be a view of scratch memory.
+            image = image.copy()
+        elif isinstance(image, torch.Tensor) and self.draws_nothing:
+            image = image.clone()
         if out is None:
             return image
         np.copyto(out, image.numpy() if isinstance(image, torch.Tensor) else image)
