@@ -131,6 +131,32 @@ def test_a_batch_that_stays_reported_in_part_is_warned_of_once():
             with_ids.feedback(LOSSES[rows.long()][1::2], ids=with_ids.batch.ids[1::2])
 
 
+def test_a_report_that_is_refused_is_none_of_the_pieces():
+    """The one that is given in its place is about the same samples."""
+
+    def report(loader, rows):
+        for piece in rows.split(3):
+            with pytest.raises(rk.ArgumentError, match="floating-point"):
+                loader.feedback(LOSSES[piece].long())
+            with pytest.raises(rk.ArgumentError, match="targets"):
+                loader.feedback(logits=LOGITS[piece])
+            loader.feedback(LOSSES[piece])
+
+    assert scores_after(make_loader(), report).loss == pytest.approx(LOSSES.numpy())
+
+
+@pytest.mark.parametrize("as_numpy", [False, True])
+def test_ids_are_those_of_the_report_whatever_their_memory_is_used_for_later(as_numpy):
+    ids = torch.zeros(10, dtype=torch.int64)
+
+    def report(loader, rows):
+        some = ids[: len(rows)]
+        some[:] = rows
+        loader.feedback(LOSSES[rows], ids=some.numpy() if as_numpy else some)
+
+    assert scores_after(make_loader(), report).loss == pytest.approx(LOSSES.numpy())
+
+
 def test_a_step_that_is_skipped_changes_no_score():
     def report(loader, rows):
         if loader.batch.step != 2:

@@ -46,7 +46,6 @@ class FeedbackIntake:
             )
         rows = self._next_rows(last, report_length(losses, logits))
         if isinstance(losses, torch.Tensor) and losses.dim() == 0 and len(last.ids) > 1:
-            self._reported -= 1
             raise ArgumentError(
                 f"feedback: losses is a single number for a batch of {len(last.ids)} samples. Give one loss "
                 "per sample, such as cross_entropy(…, reduction='none')."
@@ -57,6 +56,7 @@ class FeedbackIntake:
             present = generations if last.rows is None else generations[last.rows]
             age = np.maximum(uses[last.ids] - 1 - present, 0)[rows]
         self.feedback.add(last.ids[rows], age, losses, logits, targets)
+        self._reported = rows.stop  # Only now: a report that is refused was none.
 
     def _checked(self, ids: object) -> torch.Tensor:
         numbers = torch.as_tensor(ids).reshape(-1)
@@ -68,7 +68,7 @@ class FeedbackIntake:
                 raise ArgumentError(
                     f"feedback: ids must be from 0 to {self._size - 1}, but got {lowest} to {highest}"
                 )
-        return numbers
+        return numbers.clone()  # They are read at the end of the epoch: the training loop may reuse its own.
 
     def _next_rows(self, last: YieldedBatch, count: int) -> slice:
         """The samples of the batch that a report of `count` values is about: those not reported yet."""
@@ -81,9 +81,7 @@ class FeedbackIntake:
                 f"feedback: {count} values, but {self._reported} of this batch's {size} samples have been "
                 "reported already. Report each sample once, or name the samples with ids=."
             )
-        rows = slice(self._reported, self._reported + count)
-        self._reported += count
-        return rows
+        return slice(self._reported, self._reported + count)
 
     def _warn_of_part(self) -> None:
         """Warn, once, if only a part of the batch before was reported: for the line that reports."""
