@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 import rekindle as rk
+from rekindle.run import batch_pickle
 from same import same
 
 SIZE, SAMPLES = 4, 16
@@ -120,3 +121,34 @@ def test_so_it_is_for_every_pair_with_worker_processes(places: tuple[int, ...]) 
 @pytest.mark.parametrize("places", PLACES)
 def test_keys_come_in_the_order_of_the_batchs_own_first_sample(places: tuple[int, ...]) -> None:
     check("dict", "dict in another order", places, {"num_workers": 2})
+
+
+class Scaled(NamedTuple("_Scaled", [("value", Any), ("other", Any)])):
+    """Its numbers are scaled when it is made."""
+
+    def __new__(cls, value: Any, other: Any) -> "Scaled":
+        return super().__new__(cls, value if isinstance(value, torch.Tensor) else 10 * value, other)
+
+
+class MostlyIntegers(Dataset[Scaled]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Scaled:
+        return Scaled(index, 0.5 if index in (5, 8) else index)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_named_tuples_are_made_once(executor: str) -> None:
+    with rk.DataLoader(MostlyIntegers(), SIZE, num_workers=2, executor=executor) as loader:
+        found = torch.cat([batch.value for batch in loader])
+    assert found.tolist() == [10 * index for index in range(SAMPLES)]
+
+
+def test_named_tuples_keep_what_they_have_beside_their_parts() -> None:
+    sample = Scaled(1, 2)
+    sample.note = "seen"  # type: ignore[attr-defined]
+    encoded = batch_pickle.encode_samples([sample])
+    memory = np.zeros(encoded.nbytes, dtype=np.uint8)
+    (again,) = batch_pickle.decode(memory, encoded.pack(memory))
+    assert (type(again), again, vars(again)) == (Scaled, sample, {"note": "seen"})

@@ -101,6 +101,10 @@ class _SamplePickler(pickle.Pickler):
                 "a batch of samples of which one requires grad cannot be sent from a worker: autograd does "
                 "not cross processes. Return tensor.detach(), or load with num_workers=0."
             )
+        if isinstance(value, tuple) and type(value).__reduce_ex__ is object.__reduce_ex__:
+            make = getattr(type(value), "_make", None)
+            if make is not None:  # A named tuple with a `__new__` of its own has been through that once.
+                return make, (list(value),), getattr(value, "__dict__", None) or None
         return _reduced(value)
 
 

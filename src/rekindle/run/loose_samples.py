@@ -73,4 +73,5 @@ def _built(spec: Spec, leaves: Iterator[Sample]) -> Sample:
     parts = [_built(part, leaves) for part in spec.parts]
     if spec.keys is not None:
         return dict(zip(spec.keys, parts, strict=True))
-    return spec.source(*parts) if hasattr(spec.source, "_fields") else spec.source(parts)
+    # A named tuple with a `__new__` of its own has been through that once.
+    return spec.source._make(parts) if hasattr(spec.source, "_fields") else spec.source(parts)
