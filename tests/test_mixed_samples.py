@@ -126,7 +126,7 @@ def test_keys_come_in_the_order_of_the_batchs_own_first_sample(places: tuple[int
 class Scaled(NamedTuple("_Scaled", [("value", Any), ("other", Any)])):
     """Its numbers are scaled when it is made."""
 
-    def __new__(cls, value: Any, other: Any) -> "Scaled":
+    def __new__(cls, value: Any, other: Any) -> Scaled:
         return super().__new__(cls, value if isinstance(value, torch.Tensor) else 10 * value, other)
 
 
