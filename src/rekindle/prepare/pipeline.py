@@ -322,10 +322,7 @@ class Pipeline:
         return self._apply_middle(self._own(writable(image)), uniforms, done)
 
     def _own(self, image: Value) -> Value:
-        """The image, or a copy of it that a user's function may keep, change, or return as a tensor.
-
-        Otherwise it may lie in scratch memory, or be the dataset's own.
-        """
+        """The image, or a copy of it that a user's function may keep, change, or return as a tensor."""
         is_view = isinstance(image, np.ndarray) and not image.flags.owndata
         return image.copy() if is_view and not self.draws_nothing else image
 
@@ -390,9 +387,8 @@ class Pipeline:
         """The last steps one by one: for what is no RGB image, or a dtype that the kernel cannot write."""
         for step in self._unfused:
             image = step.apply(image, uniforms)
-        # It may be a view of scratch memory; so may a tensor that a step of the user's has made.
         if isinstance(image, np.ndarray):
-            image = image.copy()
+            image = image.copy()  # It may be a view of scratch memory, as a tensor of a user's step.
         elif isinstance(image, torch.Tensor) and self.draws_nothing:
             image = image.clone()
         if out is None:
