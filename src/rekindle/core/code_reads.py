@@ -85,7 +85,7 @@ def code_reads(*roots: object) -> CodeReads:
         for code in _with_inner(function.__code__):
             names.update(code.co_freevars)
             found = _written(code)
-            written |= found
+            written |= {one for one in found if one is not None}
             writes_numbers = writes_numbers or None in found
     any_attribute = any(may_reach_any_attribute(one.__code__) for one in functions)
     return CodeReads(

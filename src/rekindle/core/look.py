@@ -25,6 +25,16 @@ import numpy as np
 
 from rekindle.core.file_reads import class_reads_files
 from rekindle.core.forked_memory import ForkedArrays
+from rekindle.core.held_entries import (
+    all_values,
+    defined_entries,
+    entries,
+    halves,
+    identical,
+    lengths,
+    same_root,
+    slot_value,
+)
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.look_at_code import CODE, COLLATES, scripts_collates, switches
 from rekindle.core.look_at_values import (
@@ -41,10 +51,8 @@ from rekindle.core.object_state import (
     IN_LIBRARY,
     KNOWN_STATES,
     ClassState,
-    Getter,
     NotProvenError,
     mro_of,
-    slot,
     state_of,
     vars_of,
 )
@@ -110,7 +118,7 @@ class Look:
         self.keep: Callable[[object], None] = self._kept.append
         try:
             self.finding(switches, None)
-            self._collates()
+            self.many(self.holding(scripts_collates, COLLATES))
             self.begin(roots)
         except Exception as error:  # Over budget; an object changed meanwhile; a class like none before.
             if is_interrupt(error):
@@ -137,7 +145,7 @@ class Look:
         try:
             return (
                 self.is_complete
-                and all(map(_same_root, roots, self._roots))
+                and all(map(same_root, roots, self._roots))
                 and len(roots) == len(self._roots)
                 and all(map(operator.is_, map(type, self._objects), self._kinds))
                 and all(identical(read(holder), held) for read, holder, held in self._held)
@@ -248,12 +256,12 @@ class Look:
             raise NotProvenError("containers are nested too deeply")
         elif kinds <= {list, tuple} and count > 1:
             self.note([*map(type, values)])
-            self.finding(_lengths, values)
+            self.finding(lengths, values)
             self.many(self.holding(chain.from_iterable, values), level + 1)
         elif kinds == {dict} and count > 1:
-            self.finding(_lengths, values)
+            self.finding(lengths, values)
             self.many(self.holding(chain.from_iterable, values), level + 1)
-            self.many(self.holding(_all_values, values), level + 1)
+            self.many(self.holding(all_values, values), level + 1)
         else:
             for value in values:
                 self.one(value)
@@ -300,10 +308,6 @@ class Look:
         else:
             self._instance(value, kind)
 
-    def _collates(self) -> None:
-        """The functions that a script has told torch to collate some classes with."""
-        self.many(self.holding(scripts_collates, COLLATES))
-
     def _was_seen(self, key: int) -> bool:
         """Whether an object was met before in this look; which one is noted."""
         seen = self._seen
@@ -346,9 +350,9 @@ class Look:
         immutable = state.immutable
         for name, get in attributes:
             if name == "__dict__":
-                names, values = _halves(self.holding(_entries, (get, value)))
+                names, values = halves(self.holding(entries, (get, value)))
             else:
-                names, values = (name,), self.holding(_slot, (get, value))
+                names, values = (name,), self.holding(slot_value, (get, value))
             found = zip(names, values, strict=True)
             wanted = [entry for entry in found if self.wants_attribute(entry[0], kind)]
             self.note(len(wanted))
@@ -385,50 +389,10 @@ class Look:
 
     def _defined(self, kind: object) -> list[object]:
         """The names that a class defines, each followed by what it means."""
-        named = zip(*_halves(self.holding(_defined_entries, kind)), strict=True)
+        named = zip(*halves(self.holding(defined_entries, kind)), strict=True)
         return [
             part
             for entry in named
             if entry[0] not in _NOT_OF_INTEREST and self.wants(entry[0])
             for part in entry
         ]
-
-
-# How to read what an object holds.
-
-
-def _entries(attributes: tuple[Getter, object]) -> list[object]:
-    """The names in an object's `__dict__`, then what they mean."""
-    get, value = attributes
-    return [*dict.keys(get(value)), *dict.values(get(value))]
-
-
-def _slot(attributes: tuple[Getter, object]) -> tuple[object]:
-    return (slot(*attributes),)
-
-
-def _defined_entries(kind: type) -> list[object]:
-    return [*vars_of(kind).keys(), *vars_of(kind).values()]
-
-
-def _halves(entries: Sequence[object]) -> tuple[Sequence[object], Sequence[object]]:
-    return entries[: len(entries) // 2], entries[len(entries) // 2 :]
-
-
-def _all_values(dictionaries: Iterable[dict[object, object]]) -> Iterable[object]:
-    return chain.from_iterable(map(dict.values, dictionaries))
-
-
-def _lengths(containers: Iterable[Any]) -> list[int]:
-    return [*map(len, containers)]
-
-
-def identical(some: Iterable[object], others: Sequence[object]) -> bool:
-    """Whether these are the same objects."""
-    some = some if isinstance(some, list | tuple) else [*some]
-    return len(some) == len(others) and all(map(operator.is_, some, others))
-
-
-def _same_root(root: object, other: object) -> bool:
-    """Whether this is one object, or a tuple of the same ones."""
-    return root is other or (type(root) is tuple is type(other) and identical(root, other))

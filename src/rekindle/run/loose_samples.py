@@ -74,4 +74,5 @@ def _built(spec: Spec, leaves: Iterator[Sample]) -> Sample:
     if spec.keys is not None:
         return dict(zip(spec.keys, parts, strict=True))
     # A named tuple with a `__new__` of its own has been through that once.
-    return spec.source._make(parts) if hasattr(spec.source, "_fields") else spec.source(parts)
+    make = getattr(spec.source, "_make", spec.source)
+    return make(parts)
