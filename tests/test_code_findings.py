@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 import rekindle as rk
-from rekindle.core.changes import Watched
+from rekindle.core.analysis.changes import Watched
 from rekindle.run import sample_loader
 from rekindle.run.job import Job
 from rekindle.run.sent_job import SentJob

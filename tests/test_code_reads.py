@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.code_reads import code_reads
+from rekindle.core.analysis.code_reads import code_reads
 
 TOTAL, TABLE, POOL, NAMES, SOURCE = 0, {"a": [0]}, [1], ["a"], iter(())
 

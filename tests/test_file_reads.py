@@ -19,7 +19,7 @@ from scipy import ndimage
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import rekindle as rk
-from rekindle.core.look import Look
+from rekindle.core.analysis.look import Look
 
 T = rk.transforms
 LOAD = np.load

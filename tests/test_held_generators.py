@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import rekindle as rk
-from rekindle.core.held_generators import held_generators
+from rekindle.core.analysis.held_generators import held_generators
 
 SAMPLES = 12
 MODULE_RNG = np.random.default_rng(5)

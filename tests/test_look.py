@@ -15,8 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.core.changes import Watched
-from rekindle.core.look import Look
+from rekindle.core.analysis.changes import Watched
+from rekindle.core.analysis.look import Look
 from rekindle.run.worker_info import stack_without_shared_memory
 
 _LIMIT = 3

@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 
 import rekindle as rk
 from changing_samples import Samples
-from rekindle.core.changes import Watched
-from rekindle.core.look import Look
+from rekindle.core.analysis.changes import Watched
+from rekindle.core.analysis.look import Look
 
 
 class LazyList(list[Any]):

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from light_torchvision import torchvision
-from rekindle.core.possible_draws import ALL, possible_draws
+from rekindle.core.analysis.possible_draws import ALL, possible_draws
 
 VALUES, LABELS = np.zeros((100, 3)), list(range(100))
 rand = np.random.rand

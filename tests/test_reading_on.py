@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import rekindle as rk
-from rekindle.core.self_changes import may_read_on
+from rekindle.core.analysis.self_changes import may_read_on
 from same import same
 from torch_datasets import Torch
 

@@ -14,7 +14,7 @@ import torch
 import torch.utils.data
 
 import rekindle as rk
-from rekindle.core.self_changes import may_change_anything, may_read_on
+from rekindle.core.analysis.self_changes import may_change_anything, may_read_on
 
 CALLS = 0
 SEEN: list[int] = []

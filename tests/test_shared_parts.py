@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import Dataset, Subset
 
 import rekindle as rk
-from rekindle.core.attribute_uses import may_reach_any_attribute, used_otherwise
+from rekindle.core.analysis.attribute_uses import may_reach_any_attribute, used_otherwise
 from rekindle.core.long_lists import long_lists
 from rekindle.run.private_arrays import ArrayFile, private_array
 

@@ -21,9 +21,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rekindle.core.attribute_uses import may_compare_identities, may_reach_any_attribute, used_otherwise
-from rekindle.core.look import Look
-from rekindle.core.object_state import NotProvenError, mro_of, state_of, vars_of
+from rekindle.core.analysis.attribute_uses import (
+    may_compare_identities,
+    may_reach_any_attribute,
+    used_otherwise,
+)
+from rekindle.core.analysis.look import Look
+from rekindle.core.analysis.object_state import NotProvenError, mro_of, state_of, vars_of
 from rekindle.core.plain_values import Plain, plain_values
 
 LEAST = 50_000  # elements: a shorter list is not worth it

@@ -19,7 +19,7 @@ from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 from rekindle.core import compile_later
-from rekindle.core.changes import Watched
+from rekindle.core.analysis.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.loader import dataset_state
 from rekindle.loader.epoch_iterator import EpochIterator, Progress

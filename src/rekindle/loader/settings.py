@@ -14,10 +14,10 @@ import torch
 from rekindle.choose import OrderKind
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.shard import Shard
-from rekindle.core.changes import Watched
+from rekindle.core.analysis.changes import Watched
+from rekindle.core.analysis.self_changes import may_read_on
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Collate, Index
-from rekindle.core.self_changes import may_read_on
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.prepare.declared import draws_nothing

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from rekindle.core.analysis.look import Look
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
-from rekindle.core.look import Look
 from rekindle.errors import DecodeError
 from rekindle.fetch.source import Stored
 from rekindle.prepare.steps.step import Step, Uniforms, Value, draw_uniforms

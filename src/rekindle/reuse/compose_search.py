@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
+from rekindle.core.analysis.set_generators import who_sets_generators
 from rekindle.core.samples import Sample
-from rekindle.core.set_generators import who_sets_generators
 from rekindle.prepare.native import changes_whole_samples
 from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentations

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 import xxhash
 
+from rekindle.core.analysis.object_state import all_names, global_names, is_installed, is_library, vars_of
 from rekindle.core.interrupts import is_interrupt
-from rekindle.core.object_state import all_names, global_names, is_installed, is_library, vars_of
 from rekindle.prepare.declared import fingerprint
 from rekindle.reuse.named_files import NamedFiles
 from rekindle.reuse.split_dataset import NativeSplit, Split

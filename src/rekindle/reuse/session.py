@@ -11,8 +11,8 @@ from torch.utils.data import IterableDataset
 
 from rekindle.choose import Redundancy
 from rekindle.choose.duplicates.policy import DuplicatePolicy
-from rekindle.core.code_reads import CodeReads, code_reads
-from rekindle.core.look_at_reads import LookAtHeld, LookAtReads
+from rekindle.core.analysis.code_reads import CodeReads, code_reads
+from rekindle.core.analysis.look_at_reads import LookAtHeld, LookAtReads
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import as_native, device_steps, follow_changes

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from torch.utils.data import default_collate, default_convert
 
+from rekindle.core.analysis.held_generators import HeldGenerator, held_generators, near_objects
+from rekindle.core.analysis.possible_draws import possible_draws
+from rekindle.core.analysis.self_changes import may_keep_draws, may_read_on
 from rekindle.core.global_rng import GENERATORS
-from rekindle.core.held_generators import HeldGenerator, held_generators, near_objects
-from rekindle.core.possible_draws import possible_draws
 from rekindle.core.public_rng import RandomSource
-from rekindle.core.self_changes import may_keep_draws, may_read_on
 from rekindle.run.worker_info import seed_is_the_scripts
 
 DRAW_NOTHING = (default_collate, default_convert)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from rekindle.choose.position import Position
-from rekindle.core.changes import Watched
+from rekindle.core.analysis.changes import Watched
 from rekindle.core.interrupts import is_interrupt
 from rekindle.run.runner import Runner
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.changes import Watched
+from rekindle.core.analysis.changes import Watched
 from rekindle.core.samples import Batch, Collate, Index, Sample
 from rekindle.prepare.declared import draws_nothing, will_need
 from rekindle.prepare.native import as_native

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from rekindle.choose import EndOfEpoch, Orders
 from rekindle.choose.position import CopyStates, IterablePosition
-from rekindle.core.changes import Watched
+from rekindle.core.analysis.changes import Watched
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Collate
 from rekindle.reuse.worker_view import WorkerView

@@ -1,10 +1,10 @@
 """Samples of a dataset, with the generators seeded for each: the global ones and those that it holds.
 
 Each sample is asked for once: who reads on, from whatever, would lose a record. So every generator that the
-dataset is not proven to leave alone (`core/possible_draws.py`) is seeded before each sample. Not so one that
-it holds where it keeps things as well: it may decide something by that one, once, which is to be the same in
-all workers. When it is seen to draw from such a one, that is seeded as well, and what was loaded without is
-asked for again; unless its code shows that it reads on.
+dataset is not proven to leave alone (`core/analysis/possible_draws.py`) is seeded before each sample. Not so
+one that it holds where it keeps things as well: it may decide something by that one, once, which is to be
+the same in all workers. When it is seen to draw from such a one, that is seeded as well, and what was loaded
+without is asked for again; unless its code shows that it reads on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core import compiled_rng, counter_rng
+from rekindle.core.analysis.held_generators import HeldGenerator
 from rekindle.core.global_rng import GENERATORS, generators_kept
-from rekindle.core.held_generators import HeldGenerator
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import RandomSource
 from rekindle.core.samples import Batch, Index, Sample

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import default_collate, default_convert
 
-from rekindle.core.held_generators import held_generators
+from rekindle.core.analysis.held_generators import held_generators
 from rekindle.core.samples import Collate
 from rekindle.errors import RekindleError
 from rekindle.fetch.source import Source

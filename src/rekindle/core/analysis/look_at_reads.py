@@ -16,9 +16,9 @@ from abc import ABC
 
 from torch.utils.data import Dataset
 
-from rekindle.core.code_reads import CodeReads
-from rekindle.core.look import Look
-from rekindle.core.object_state import NotProvenError, is_library, mro_of, vars_of
+from rekindle.core.analysis.code_reads import CodeReads
+from rekindle.core.analysis.look import Look
+from rekindle.core.analysis.object_state import NotProvenError, is_library, mro_of, vars_of
 
 # Classes of libraries that read no attribute of an object but by a name that the script's code uses.
 _WITHOUT_READERS = (object, types.SimpleNamespace, argparse.Namespace, Dataset, ABC, enum.Enum)

@@ -20,11 +20,11 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
+from rekindle.core.analysis.object_state import NotProvenError, mro_of, vars_of
 from rekindle.core.forked_memory import ForkedMemory
-from rekindle.core.object_state import NotProvenError, mro_of, vars_of
 
 if TYPE_CHECKING:
-    from rekindle.core.look import Look
+    from rekindle.core.analysis.look import Look
 
     _Numbers = ctypes.Array[ctypes.c_char]  # or one of them
 

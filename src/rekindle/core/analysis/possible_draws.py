@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
-from rekindle.core.held_generators import (
+from rekindle.core.analysis.held_generators import (
     GENERATORS,
     GLOBAL_GENERATORS,
     MOST_ITEMS,
@@ -38,8 +38,7 @@ from rekindle.core.held_generators import (
     WITHOUT_PARTS,
     near_objects,
 )
-from rekindle.core.interrupts import is_interrupt
-from rekindle.core.object_state import (
+from rekindle.core.analysis.object_state import (
     all_names,
     attributes_of,
     global_names,
@@ -48,6 +47,7 @@ from rekindle.core.object_state import (
     mro_of,
     vars_of,
 )
+from rekindle.core.interrupts import is_interrupt
 
 _Names = frozenset[str]
 NOTHING: _Names = frozenset()

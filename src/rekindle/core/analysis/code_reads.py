@@ -16,9 +16,9 @@ from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple, cast
 
-from rekindle.core.attribute_uses import may_reach_any_attribute
-from rekindle.core.held_generators import near_objects
-from rekindle.core.object_state import (
+from rekindle.core.analysis.attribute_uses import may_reach_any_attribute
+from rekindle.core.analysis.held_generators import near_objects
+from rekindle.core.analysis.object_state import (
     all_names,
     global_names,
     is_heap_type,
@@ -27,7 +27,7 @@ from rekindle.core.object_state import (
     mro_of,
     vars_of,
 )
-from rekindle.core.self_changes import (
+from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
     CHANGING_FUNCTIONS,

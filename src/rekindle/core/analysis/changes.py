@@ -7,8 +7,8 @@ look before and another after it (`look.Look`) prove that nothing was changed.
 
 from __future__ import annotations
 
+from rekindle.core.analysis.look import Look
 from rekindle.core.forked_memory import is_any_shared
-from rekindle.core.look import Look
 
 
 class Watched:

@@ -21,8 +21,15 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
+from rekindle.core.analysis.object_state import (
+    attributes_of,
+    global_names,
+    is_heap_type,
+    is_library,
+    mro_of,
+    vars_of,
+)
 from rekindle.core.interrupts import is_interrupt
-from rekindle.core.object_state import attributes_of, global_names, is_heap_type, is_library, mro_of, vars_of
 from rekindle.core.public_rng import (
     NumPyGenerator,
     OwnNumPyGenerator,

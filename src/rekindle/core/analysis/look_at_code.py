@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rekindle.core.file_reads import code_reads_files, library_reads_files
-from rekindle.core.look_at_values import Handler
-from rekindle.core.object_state import (
+from rekindle.core.analysis.file_reads import code_reads_files, library_reads_files
+from rekindle.core.analysis.look_at_values import Handler
+from rekindle.core.analysis.object_state import (
     IN_LIBRARY,
     NotProvenError,
     all_names,
@@ -26,7 +26,7 @@ from rekindle.core.object_state import (
 )
 
 if TYPE_CHECKING:
-    from rekindle.core.look import Look
+    from rekindle.core.analysis.look import Look
 
 # A function that calls one of these may read any global.
 _READS_ANYTHING = frozenset(

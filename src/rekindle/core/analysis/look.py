@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core.file_reads import class_reads_files
-from rekindle.core.forked_memory import ForkedArrays
-from rekindle.core.held_entries import (
+from rekindle.core.analysis.file_reads import class_reads_files
+from rekindle.core.analysis.held_entries import (
     all_values,
     defined_entries,
     entries,
@@ -35,9 +34,8 @@ from rekindle.core.held_entries import (
     same_root,
     slot_value,
 )
-from rekindle.core.interrupts import is_interrupt
-from rekindle.core.look_at_code import CODE, COLLATES, scripts_collates, switches
-from rekindle.core.look_at_values import (
+from rekindle.core.analysis.look_at_code import CODE, COLLATES, scripts_collates, switches
+from rekindle.core.analysis.look_at_values import (
     BY_IDENTITY,
     CONSTANT,
     ITEM,
@@ -46,7 +44,7 @@ from rekindle.core.look_at_values import (
     VALUES,
     look_at_scalar,
 )
-from rekindle.core.object_state import (
+from rekindle.core.analysis.object_state import (
     HEAP_TYPE,
     IN_LIBRARY,
     KNOWN_STATES,
@@ -56,6 +54,8 @@ from rekindle.core.object_state import (
     state_of,
     vars_of,
 )
+from rekindle.core.forked_memory import ForkedArrays
+from rekindle.core.interrupts import is_interrupt
 
 # Seconds, about: counted from the costs here and in `look_at_values`, so that a look ends at the same point
 # every time. The first look at something is taken once. Before every epoch it is found out whether it holds.

@@ -20,8 +20,8 @@ from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
 
-from rekindle.core.held_generators import near_objects
-from rekindle.core.object_state import all_names, is_library, mro_of, vars_of
+from rekindle.core.analysis.held_generators import near_objects
+from rekindle.core.analysis.object_state import all_names, is_library, mro_of, vars_of
 
 # Functions and methods of libraries that change what they are called on.
 CHANGING = frozenset(

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from rekindle.core.object_state import (
+from rekindle.core.analysis.object_state import (
     HEAP_TYPE,
     IN_LIBRARY,
     is_installed_name,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from rekindle.core.object_state import Getter, slot, vars_of
+from rekindle.core.analysis.object_state import Getter, slot, vars_of
 
 
 def entries(attributes: tuple[Getter, object]) -> list[object]:
