@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rekindle.core.compiled_code import check_compiled_code
 from rekindle.core.compiler import numba
 from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
+
+check_compiled_code()
 
 
 # A product and a sum may become one instruction, which rounds once: the result is exact only with that.

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core.compiled_code import check_compiled_code
 from rekindle.core.compiler import numba
 from rekindle.errors import ArgumentError
 from rekindle.prepare.unit_plan import Column, Plan
+
+check_compiled_code()
 
 
 @numba.njit(nogil=True, boundscheck=False, error_model="numpy")
