@@ -90,6 +90,19 @@ def test_set_epoch_of_the_epoch_that_a_state_is_in_goes_on_within_it():
     assert rows(resumed) == whole[2]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_state_goes_on_where_it_stood_whatever_epoch_was_set_before(shuffle):
+    arguments = {"batch_size": 4, "shuffle": shuffle, "seed": 3}
+    loader = rk.DataLoader(Noisy(), **arguments)
+    whole = rows(rk.DataLoader(Noisy(), **arguments))
+    next(iter(loader))
+    state = loader.state_dict()
+    for resumed in (loader, rk.DataLoader(Noisy(), **arguments)):
+        resumed.set_epoch(5)
+        resumed.load_state_dict(state)
+        assert rows(resumed) == whole[4:]
+
+
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, "2", 2**40])
 def test_set_epoch_refuses_what_is_no_epoch(epoch):
     with pytest.raises(rk.ArgumentError, match="set_epoch"):

@@ -352,7 +352,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         parts.bad_samples = replace(parts.bad_samples, found=found)
         self.seed = identity["seed"] if self._seed_is_given else DrawnSeed(identity["seed"])
         self._agreed = None
-        self._epochs.next_epoch, self._epochs.requested = position.epoch, None
+        self._epochs.resume_at(position, self._sampler_to_set)
         self.close()
         parts.reuse.resume(identity["seed"], identity["split"])
 

@@ -130,6 +130,12 @@ class Epochs:
             return Position(self.next_epoch if wanted is None else wanted)
         return position if wanted in (None, position.epoch) else Position(wanted)
 
+    def resume_at(self, position: Position, sampler: object) -> None:
+        """Let the next epoch go on at the position of a state, whatever was set before the state was loaded."""
+        self.next_epoch, self.requested = position.epoch, None
+        self._sampler_epoch.follow(sampler)
+        self._sampler_epoch.newly_set()
+
     def asked_for(self, position: Position) -> Position:
         """A position, or the beginning of another epoch that `set_epoch` has made the next one."""
         requested = self.requested
