@@ -188,9 +188,20 @@ class LifeWithWorkers(Life):
     )
 
 
+class LongLife(Life):
+    """Lives that are others on every run."""
+
+
+# The quick run is the same every time.
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+TestLife.settings = settings(max_examples=50, stateful_step_count=20, deadline=None, derandomize=True)
 TestLifeWithWorkers = LifeWithWorkers.TestCase
 TestLifeWithWorkers.settings = settings(
-    max_examples=10, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=10,
+    stateful_step_count=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
+TestLongLife = pytest.mark.slow(LongLife.TestCase)
+TestLongLife.settings = settings(max_examples=1000, stateful_step_count=30, deadline=None)
