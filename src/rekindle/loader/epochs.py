@@ -131,7 +131,7 @@ class Epochs:
         return position if wanted in (None, position.epoch) else Position(wanted)
 
     def resume_at(self, position: Position, sampler: object) -> None:
-        """Let the next epoch go on at the position of a state, whatever was set before the state was loaded."""
+        """Let the next epoch go on at the position of a state, whatever epoch was set before."""
         self.next_epoch, self.requested = position.epoch, None
         self._sampler_epoch.follow(sampler)
         self._sampler_epoch.newly_set()
