@@ -134,7 +134,10 @@ class Epochs:
         """Let the next epoch go on at the position of a state, whatever epoch was set before."""
         self.next_epoch, self.requested = position.epoch, None
         self._sampler_epoch.follow(sampler)
-        self._sampler_epoch.newly_set()
+        if (
+            self._sampler_epoch.is_planned
+        ):  # One of the script's own gives the order of its epoch, and no other.
+            self._sampler_epoch.newly_set()
 
     def asked_for(self, position: Position) -> Position:
         """A position, or the beginning of another epoch that `set_epoch` has made the next one."""
