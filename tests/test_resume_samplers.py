@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler
 
 import rekindle as rk
 from resumable import (
@@ -159,3 +159,67 @@ def test_replaying_a_sampler_leaves_the_global_generators_alone():
     after = (random.random(), np.random.random_sample(), torch.rand(()).item())
     next(iterator)
     assert before == after
+
+
+# The epoch that a sampler was told.
+
+
+class Counts(DistributedSampler):
+    """Goes to its next epoch when a pass is over, as Accelerate's SeedableRandomSampler does."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        self.set_epoch(self.epoch + 1)
+
+
+def in_epochs(kind=DistributedSampler):
+    sampler = kind(range(12), num_replicas=2, rank=1, seed=5)
+    return sampler, rk.DataLoader(range(12), batch_size=2, sampler=sampler, seed=3)
+
+
+def batches(loader):
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", [DistributedSampler, Counts])
+def test_a_state_puts_a_sampler_back_into_its_epoch_where_the_script_does_not(kind, done):
+    sampler, loader = in_epochs(kind)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        batches(loader)
+    sampler.set_epoch(2)
+    state = loader.state_dict()
+    iterator = iter(loader)
+    for _ in range(done):
+        next(iterator)
+        state = loader.state_dict()
+    due, state = batches(iterator), through_a_file(state)
+    sampler.set_epoch(3)
+    third = batches(loader)
+    for _ in range(2):
+        sampler, resumed = in_epochs(kind)
+        resumed.load_state_dict(state)
+        assert batches(resumed) == due
+        loader.load_state_dict(state)  # of which other epochs have been read since
+        assert batches(loader) == due
+    for set_before in (True, False):  # The script's word counts.
+        sampler, resumed = in_epochs(kind)
+        if set_before:
+            sampler.set_epoch(3)
+        resumed.load_state_dict(state)
+        sampler.set_epoch(3)
+        assert batches(resumed) == third
+
+
+def test_a_state_without_the_epoch_of_its_sampler_is_loaded_and_a_wrong_one_refused():
+    _, loader = in_epochs()
+    next(iter(loader))
+    state = loader.state_dict()
+    for wrong in (-1, "1", 2**40):
+        state["sampler"]["epoch"] = wrong
+        with pytest.raises(rk.StateError, match="sampler.epoch"):
+            loader.load_state_dict(state)
+    del state["sampler"]["epoch"]
+    loader.load_state_dict(state)
+    assert len(batches(loader)) == 2

@@ -58,6 +58,24 @@ class SamplerEpoch:
         return now if now != before and 0 <= now <= MOST_EPOCHS else None
 
     @property
+    def epoch(self) -> int | None:
+        """The epoch that the sampler is in; None if it has none that a state can hold."""
+        now = None if self._sampler is None or self.is_planned else self._now()
+        return now if now is not None and 0 <= now <= MOST_EPOCHS else None
+
+    @property
+    def is_newly_set(self) -> bool:
+        """Whether `newly_set` would give an epoch."""
+        return self._now() != self._seen
+
+    def go_back_to(self, epoch: int | None) -> None:
+        """Put the sampler into the epoch of a saved state, which is no news."""
+        sampler = None if self._sampler is None else self._sampler()
+        if sampler is None or epoch is None or self.epoch in (None, epoch):
+            return
+        self.during(lambda: sampler.set_epoch(epoch))
+
+    @property
     def is_planned(self) -> bool:
         """Whether the sampler is our own, which only frameworks know of, and set."""
         return self._sampler is not None and isinstance(self._sampler(), PlannedSampler)

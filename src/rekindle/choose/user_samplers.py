@@ -52,6 +52,7 @@ class SamplerState:
     base_seed: int = 0  # what the workers were seeded with
     draws_seed: bool = True  # that seed was drawn from the same generator, as torch does
     draws: dict[str, torch.Tensor] | None = None  # how often samples were drawn, where that is not replayed
+    epoch: int | None = None  # that the sampler was in, by its `set_epoch`, when the epoch began
 
 
 class SamplerOrders:
@@ -107,6 +108,9 @@ class SamplerOrders:
         if resume is not None and resume.step is None:
             self._go_back_to(resume)
             resume = None
+        if resume is not None:
+            self._sampler_epoch.go_back_to(resume.epoch)
+        self._own_epoch = self._sampler_epoch.epoch
         self._start = generators_of(sampler, generator)
         if resume is None:
             self._iterator = self._sampler_epoch.during(self._begin)
@@ -205,7 +209,9 @@ class SamplerOrders:
         draws = None
         if state is not None and self._plan_of is None:
             draws = self._counts.state([one.ids for step, one in self._after.items() if step > steps])
-        return SamplerState(steps, self._start, state, seen, self.base_seed, self._draws_seed, draws)
+        return SamplerState(
+            steps, self._start, state, seen, self.base_seed, self._draws_seed, draws, self._own_epoch
+        )
 
     def forget_before(self, steps: int) -> None:
         """Promise not to ask about fewer batches than these."""
@@ -300,6 +306,7 @@ def between_epochs(sampler: object, generator: torch.Generator | None, ended: bo
         step=None,
         start={name: start[name] for name in start if name not in GLOBAL},
         sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
+        epoch=SamplerEpoch(sampler).epoch,
     )
 
 

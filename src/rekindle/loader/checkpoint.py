@@ -202,10 +202,13 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
         own = copy.deepcopy(saved.get("sampler"))
     except RecursionError:
         saved.refuse("sampler", "the sampler's own state is nested too deeply")
+    epoch = None
+    if "epoch" in saved.names() and saved.get("epoch") is not None:  # Earlier states do not have it.
+        epoch = saved.integer("epoch", most=MOST_EPOCHS)
     if saved.get("step") is None:
         if position:
             saved.refuse("step", f"missing, but the epoch is at batch {position}")
-        return SamplerState(None, start, own)
+        return SamplerState(None, start, own, epoch=epoch)
     step, seen, base_seed = (
         saved.integer("step"),
         saved.integer("seen"),
@@ -214,4 +217,4 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
     if step != position:
         saved.refuse("step", f"the sampler is at batch {step}, but the epoch is at batch {position}")
     draws = None if saved.get("draws") is None else checked_draws(saved.inner("draws"))
-    return SamplerState(step, start, own, seen, base_seed, saved.boolean("draws_seed"), draws)
+    return SamplerState(step, start, own, seen, base_seed, saved.boolean("draws_seed"), draws, epoch)

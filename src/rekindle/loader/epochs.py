@@ -131,13 +131,17 @@ class Epochs:
         return position if wanted in (None, position.epoch) else Position(wanted)
 
     def resume_at(self, position: Position, sampler: object) -> None:
-        """Let the next epoch go on at the position of a state, whatever epoch was set before."""
+        """Let the next epoch go on at the position of a state.
+
+        Whatever epoch was set before, for the loader or in a sampler of ours. One of the script's own gives the
+        order of the epoch that the script has set in it, and otherwise of that which it was in.
+        """
         self.next_epoch, self.requested = position.epoch, None
         self._sampler_epoch.follow(sampler)
-        if (
-            self._sampler_epoch.is_planned
-        ):  # One of the script's own gives the order of its epoch, and no other.
+        if self._sampler_epoch.is_planned:
             self._sampler_epoch.newly_set()
+        elif position.sampler_state is not None and not self._sampler_epoch.is_newly_set:
+            self._sampler_epoch.go_back_to(position.sampler_state.epoch)
 
     def asked_for(self, position: Position) -> Position:
         """A position, or the beginning of another epoch that `set_epoch` has made the next one."""
