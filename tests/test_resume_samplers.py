@@ -218,7 +218,7 @@ def test_a_state_without_the_epoch_of_its_sampler_is_loaded_and_a_wrong_one_refu
     state = loader.state_dict()
     for wrong in (-1, "1", 2**40):
         state["sampler"]["epoch"] = wrong
-        with pytest.raises(rk.StateError, match="sampler.epoch"):
+        with pytest.raises(rk.StateError, match=r"sampler\.epoch"):
             loader.load_state_dict(state)
     del state["sampler"]["epoch"]
     loader.load_state_dict(state)

@@ -133,8 +133,8 @@ class Epochs:
     def resume_at(self, position: Position, sampler: object) -> None:
         """Let the next epoch go on at the position of a state.
 
-        Whatever epoch was set before, for the loader or in a sampler of ours. One of the script's own gives the
-        order of the epoch that the script has set in it, and otherwise of that which it was in.
+        It does so whatever epoch was set before, for the loader or in a sampler of ours. A sampler of the
+        script's own gives the order of the epoch that the script set in it; if none, of that which it was in.
         """
         self.next_epoch, self.requested = position.epoch, None
         self._sampler_epoch.follow(sampler)
