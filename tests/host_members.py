@@ -7,9 +7,11 @@ import time
 
 import numpy as np
 
+from mortal import FOREVER
 from rekindle.core.memfd import find_memory_files
 from rekindle.reuse import Store
 from rekindle.reuse.host_cache import open_for_ranks
+from waiting import HANGS
 
 FORK = multiprocessing.get_context("fork")
 SIZE = 40
@@ -52,12 +54,12 @@ class Member:
                     store._shared.arrays["stamp"][3] |= 1  # being written
                     store._shared.lock.__enter__()
                     pipe.send(True)
-                    time.sleep(60)
+                    time.sleep(FOREVER)
                 result = getattr(store, what)(*arguments)
                 pipe.send(list(result) if what == "order_of" else result)
 
     def answer(self):
-        assert self._pipe.poll(30), "a member of the cache hangs"
+        assert self._pipe.poll(HANGS), "a member of the cache hangs"
         return self._pipe.recv()
 
     def ask(self, *what):

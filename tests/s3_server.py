@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from waiting import HANGS, eventually
+
 KEY, SECRET = "rekindle", "rekindlesecret"
 
 
@@ -43,11 +45,12 @@ class S3Server:
             str(self.directory),
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(400):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            time.sleep(0.025)
-        raise RuntimeError("the S3 server does not start")
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), HANGS):
+            return True
+        return False
 
     def stop(self) -> None:
         if self._process is not None:
@@ -126,7 +129,7 @@ class FaultyProxy:
             do_HEAD = do_GET  # noqa: N815
 
             def _relay(self, cut: bool) -> None:
-                upstream = http.client.HTTPConnection("127.0.0.1", proxy.upstream, timeout=20)
+                upstream = http.client.HTTPConnection("127.0.0.1", proxy.upstream, timeout=HANGS)
                 try:
                     upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                     for name, value in self.headers.items():

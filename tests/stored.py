@@ -48,16 +48,33 @@ def check(store, generation=0):
     return found
 
 
-def kill_writers(write, arguments, seconds):
-    """Two processes that write at once, each with its arguments, killed after some time."""
+def kill_writers(writers, draw):
+    """Processes that write, each killed at any moment; a writer is an iterator, which goes on by a record.
+
+    The moment is some records from the start, and a little later, on a busy machine too. At times there is
+    no record yet: the writer begins.
+    """
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=write, args=own) for own in arguments]
+    begun = []
     for writer in writers:
-        writer.start()
-    time.sleep(seconds)
-    for writer in writers:
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
+        records, written = os.pipe()
+        process = context.Process(target=_write, args=(writer, written))
+        process.start()
+        os.close(written)
+        begun.append((process, records))
+    for process, records in begun:
+        for _ in range(draw.choice([0, *range(60)])):
+            assert os.read(records, 1), "a writer has ended"
+        time.sleep(draw.random() * 0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        os.close(records)
+
+
+def _write(writer, written):
+    for _ in writer:
+        os.write(written, b".")
 
 
 def files(tmp_path):

@@ -9,8 +9,10 @@ import uuid
 import pytest
 
 from host_members import FORK
+from mortal import FOREVER
 from rekindle.core import host_lock as locks
 from rekindle.core.host_lock import host_lock
+from waiting import HANGS
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def test_a_lock_is_waited_for_and_is_free_when_its_holder_dies(name):
     def hold():
         with host_lock(name) as held:
             other.send(held)
-            time.sleep(60)
+            time.sleep(FOREVER)
 
     def wait():
         with host_lock(name) as held:
@@ -37,7 +39,7 @@ def test_a_lock_is_waited_for_and_is_free_when_its_holder_dies(name):
     waiter.start()
     assert not pipe.poll(0.2)
     os.kill(holder.pid, signal.SIGKILL)
-    assert pipe.poll(30)
+    assert pipe.poll(HANGS)
     assert pipe.recv() is True
     waiter.join()
     with host_lock(name, wait=0) as held:
@@ -48,7 +50,7 @@ def test_a_lock_is_not_waited_for_longer_than_asked_and_not_held_by_children(nam
     with host_lock(name):
         with host_lock(name, wait=0.05) as again:
             assert not again
-        child = FORK.Process(target=time.sleep, args=(60,), daemon=True)
+        child = FORK.Process(target=time.sleep, args=(FOREVER,), daemon=True)
         child.start()
     with host_lock(name, wait=0.5) as held:
         assert held

@@ -15,6 +15,7 @@ from rekindle import ArgumentError
 from rekindle.reuse import Jpeg, Store
 from rekindle.reuse.cache import heap, memory_tier
 from stored import is_right, kill_writers, value_of
+from waiting import HANGS
 
 KILOBYTE = 1 << 10
 
@@ -255,7 +256,7 @@ def _write_for_ever(store, seed, generation):
     draw = random.Random(seed)
     while True:
         index = draw.randrange(20)
-        store.put(index, generation, value_of(index, generation))
+        yield store.put(index, generation, value_of(index, generation))
         generation += 1
 
 
@@ -264,8 +265,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_bytes_and_leaks_no_space(
     with Store(20, memory=60 * KILOBYTE) as store:
         generation = 0
         for number in range(20):
-            arguments = [(store, 2 * number + n, generation) for n in range(2)]
-            kill_writers(_write_for_ever, arguments, seconds=0.01 + draw.random() * 0.02)
+            kill_writers([_write_for_ever(store, 2 * number + n, generation) for n in range(2)], draw)
             generation += 100_000
             for index in range(20):
                 held = int(store._shared.arrays["stamp"][index] >> 32) - 1
@@ -285,5 +285,5 @@ def test_a_child_forked_while_the_lock_is_held_can_write(store):
     with store._shared.lock:
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if store._shared.lock._threads.acquire(timeout=5) else 1)
+            os._exit(0 if store._shared.lock._threads.acquire(timeout=HANGS) else 1)
         assert os.waitpid(pid, 0)[1] == 0

@@ -8,7 +8,6 @@ import random
 import resource
 import signal
 import subprocess
-import time
 import warnings
 
 import pytest
@@ -160,7 +159,7 @@ def _write_for_ever(store, seed, generation):
     draw = random.Random(seed)
     while True:
         index = draw.randrange(SIZE)
-        store.put(index, generation, value_of(index, generation))
+        yield store.put(index, generation, value_of(index, generation))
         store.get(draw.randrange(SIZE), generation)
         generation += 1
 
@@ -179,8 +178,7 @@ def test_killing_writers_at_any_moment_loses_at_most_their_last_record(on_disk, 
     for number in range(kills // 10):
         with on_disk(memory=30_000 * (number % 2), disk_limit=400_000) as store:
             for _ in range(10):
-                arguments = [(store, draw.random(), generation) for _ in range(2)]
-                kill_writers(_write_for_ever, arguments, seconds=0.01 + draw.random() * 0.04)
+                kill_writers([_write_for_ever(store, draw.random(), generation) for _ in range(2)], draw)
                 generation += 100_000
                 _right_or_nothing(store)
                 assert store.put(0, generation, value_of(0, generation))
@@ -210,20 +208,14 @@ def _train_until_killed(tmp_path, seed):
     disk_tier._SEGMENT_BYTES = 20_000
     store = Store(SIZE, memory=0, disk=tmp_path, disk_limit=300_000)
     _right_or_nothing(store)
-    _write_for_ever(store, seed, 0)
+    yield from _write_for_ever(store, seed, 0)
 
 
 @pytest.mark.parametrize("kills", [15, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_cache_whose_owner_was_killed_opens_with_all_complete_records(on_disk, tmp_path, kills):
-    context = multiprocessing.get_context("fork")
     draw = random.Random(kills)
     for _ in range(kills):
-        owner = context.Process(target=_train_until_killed, args=(tmp_path, draw.random()))
-        owner.start()
-        time.sleep(0.02 + draw.random() * 0.08)
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.join()
-        assert owner.exitcode == -signal.SIGKILL
+        kill_writers([_train_until_killed(tmp_path, draw.random())], draw)
     assert len(list(tmp_path.glob("*/lock"))) == 1
     with on_disk(disk_limit=300_000) as store:
         assert store.stats.entries > 5

@@ -53,7 +53,7 @@ class Meeting(Sleepy):
 
     def __init__(self):
         super().__init__(0)
-        self.barrier = threading.Barrier(4, timeout=60)
+        self.barrier = threading.Barrier(4, timeout=HANGS)
 
     def __getitem__(self, index):
         self.barrier.wait()
@@ -184,7 +184,7 @@ def test_another_thread_that_uses_a_loader_of_its_own_is_not_disturbed():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(HANGS)
     assert found == {"a": list(range(60)), "b": list(range(60))}
 
 
