@@ -12,7 +12,8 @@ from torch.utils.data import IterableDataset
 from rekindle.choose import Redundancy
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.core.analysis.code_reads import CodeReads, code_reads
-from rekindle.core.analysis.look_at_reads import LookAtHeld, LookAtReads
+from rekindle.core.analysis.look import Look
+from rekindle.core.analysis.look_at_reads import LookAtReads
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import as_native, device_steps, follow_changes
@@ -67,7 +68,7 @@ class ReuseSession:
         self.worker_view: WorkerView | None = None
         self._on_device = device_steps(dataset)
         self._reads = CodeReads()  # what the code of the part that is cached reads
-        self._looked_like: tuple[LookAtHeld, LookAtReads] | None = None
+        self._looked_like: tuple[Look, LookAtReads] | None = None
         self._order_seed: int | None = None  # of the order, if it is not the seed of the views
         self._resumes = False  # since a checkpoint was loaded, no cache was opened
 
@@ -105,10 +106,10 @@ class ReuseSession:
         ):  # The first part may be a copy of a dataset that was changed since.
             self.worker_view = replace(self.worker_view, split=self._split.split())
 
-    def _look_at_held(self) -> LookAtHeld:
-        return LookAtHeld(self.dataset, self._final_transform, reads=self._reads, budget=_LOOK_SECONDS)
+    def _look_at_held(self) -> Look:
+        return Look(self.dataset, self._final_transform, budget=_LOOK_SECONDS, code=False, reads=self._reads)
 
-    def _look_at_reads(self, held: LookAtHeld) -> LookAtReads:
+    def _look_at_reads(self, held: Look) -> LookAtReads:
         return LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS)
 
     def _look(self) -> None:
@@ -118,7 +119,7 @@ class ReuseSession:
         held = self._look_at_held()
         self._looked_like = held, self._look_at_reads(held)
 
-    def _is_another(self, held: LookAtHeld) -> bool:
+    def _is_another(self, held: Look) -> bool:
         """Whether anything was changed since that was looked at, as far as can be seen."""
         assert self._looked_like is not None
         held_before, before = self._looked_like

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from types import FunctionType
 
-from rekindle.core.analysis.held_generators import near_objects
-from rekindle.core.analysis.object_state import global_names, is_library, mro_of, vars_of
+from rekindle.core.analysis.code_names import global_names
+from rekindle.core.analysis.object_state import is_library, mro_of, near_objects, vars_of
 from rekindle.core.analysis.self_changes import kept_by, reached_functions
 
 _CONTAINERS = (OrderedDict, defaultdict, deque, dict, list, set)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from torch.utils.data import default_collate, default_convert
 
-from rekindle.core.analysis.held_generators import HeldGenerator, held_generators, near_objects
+from rekindle.core.analysis.held_generators import HeldGenerator, held_generators
+from rekindle.core.analysis.object_state import near_objects
 from rekindle.core.analysis.possible_draws import possible_draws
 from rekindle.core.analysis.self_changes import may_keep_draws, may_read_on
 from rekindle.core.global_rng import GENERATORS

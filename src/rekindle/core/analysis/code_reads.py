@@ -17,14 +17,13 @@ from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple, cast
 
 from rekindle.core.analysis.attribute_uses import may_reach_any_attribute
-from rekindle.core.analysis.held_generators import near_objects
+from rekindle.core.analysis.code_names import all_names, global_names
 from rekindle.core.analysis.object_state import (
-    all_names,
-    global_names,
     is_heap_type,
     is_installed,
     is_library,
     mro_of,
+    near_objects,
     vars_of,
 )
 from rekindle.core.analysis.self_changes import (
@@ -33,7 +32,7 @@ from rekindle.core.analysis.self_changes import (
     CHANGING_FUNCTIONS,
     IN_PLACE,
     STORES_ITEM,
-    reached_functions,
+    functions_among,
 )
 
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
@@ -68,15 +67,15 @@ def code_reads(*roots: object) -> CodeReads:
     reached, known = [*roots], {id(root) for root in roots}
     modules: dict[int, ModuleType] = {}
     while True:
-        functions = (*reached_functions(*reached),)
+        near = [value for _, value in near_objects(*reached)]
+        functions = (*functions_among(near),)
         used = [value for one in functions for value in _of_modules(one, modules)]
         new = {id(value): value for value in used if id(value) not in known}
         if not new:
             break
         reached += new.values()
         known |= new.keys()
-    near = [value for _, value in near_objects(*reached) if type in mro_of(type(value))]
-    classes = cast("list[type]", near)
+    classes = cast("list[type]", [value for value in near if type in mro_of(type(value))])
     own = (one for one in classes if is_heap_type(one) and not is_library(vars_of(one).get("__module__")))
     names: set[str] = set()
     written, writes_numbers = set[str](), False

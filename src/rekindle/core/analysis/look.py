@@ -16,25 +16,15 @@ which are compared by identity.
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from rekindle.core.analysis.code_reads import CodeReads
 from rekindle.core.analysis.file_reads import class_reads_files
-from rekindle.core.analysis.held_entries import (
-    all_values,
-    defined_entries,
-    entries,
-    halves,
-    identical,
-    lengths,
-    same_root,
-    slot_value,
-)
-from rekindle.core.analysis.look_at_code import CODE, COLLATES, scripts_collates, switches
+from rekindle.core.analysis.look_at_code import CODE, COLLATES, NOT_OF_INTEREST, scripts_collates, switches
 from rekindle.core.analysis.look_at_values import (
     BY_IDENTITY,
     CONSTANT,
@@ -44,13 +34,16 @@ from rekindle.core.analysis.look_at_values import (
     VALUES,
     look_at_scalar,
 )
+from rekindle.core.analysis.look_findings import Finder, LookFindings, Reader, identical, same_root
 from rekindle.core.analysis.object_state import (
     HEAP_TYPE,
     IN_LIBRARY,
     KNOWN_STATES,
     ClassState,
+    Getter,
     NotProvenError,
     mro_of,
+    slot,
     state_of,
     vars_of,
 )
@@ -64,18 +57,7 @@ _OBJECT = 2e-6  # to look at an object
 _HELD_OBJECT, _HELD_ITEM = 0.4e-6, 20e-9  # to find that they are the ones known; a byte of an array: BYTE
 _MOST_LEVELS = 64
 
-# Entries of a class that say nothing about what its code does.
-_NOT_OF_INTEREST = frozenset(
-    {
-        "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__",
-        "_abc_impl", "__orig_bases__", "__slotnames__", "__parameters__", "__qualname__",
-        "__static_attributes__", "__firstlineno__", "__annotate__", "__annotate_func__",
-        "__annotations_cache__",
-    }
-)  # fmt: skip
-
-_Held = tuple[Callable[[Any], Iterable[object]], object, Sequence[object]]
-_Found = tuple[Callable[[Any], object], object, object]
+_NO_CODE = CodeReads()
 
 
 class Look:
@@ -83,7 +65,8 @@ class Look:
 
     `earlier` is a look at the same objects: what it has found to be constant is not looked into again.
     Without `code`, functions and classes are told apart, and what they read is not looked at.
-    `forks` says that it is taken just before workers are forked.
+    `reads` says what code of theirs may write to numbers of `ctypes`: those are left out, which may be in
+    memory that other processes write to. `forks` says that it is taken just before workers are forked.
     """
 
     def __init__(
@@ -92,34 +75,35 @@ class Look:
         earlier: Look | None = None,
         budget: float | None = None,
         code: bool = True,
+        reads: CodeReads = _NO_CODE,
         forks: bool = False,
     ) -> None:
         self.follows_code = code
         self.reads_files = False  # whether code that was looked at may read files
         self.addresses: list[int] = []  # of the arrays and tensors that were looked at
+        # Whether numbers of `ctypes` are looked at where this look is now.
+        self.looks_at_numbers = not reads.writes_numbers
+        self._reads = reads
         self._roots = roots
-        self._tokens: list[object] = []  # what was found: plain values, to be compared with ==
-        self._constants: list[Sequence[object]] = []  # long runs of objects that never change
-        self._kept: list[object] = []  # what is meant by an id among the tokens must not be freed
-        self._objects: list[object] = []  # that were looked into; their ids are among the tokens too
-        self._kinds: list[type] = []  # of these, as the class of an object may be exchanged
-        self._held: list[_Held] = []  # how to read what an object held
-        self._found: list[_Found] = []  # how to find again what is compared with ==
-        self._seen: dict[int, int] = {}
+        self._found = LookFindings()
+        self._seen: dict[int, int] = {}  # in which order, by id
         self._states: dict[type, ClassState] = {}
-        self._earlier = None if earlier is None else earlier._constants
+        self._classes: dict[type, bool] = {}  # that may read files, and whether their code is looked into
+        self._earlier = None if earlier is None else earlier._found.constants
         self.forked: ForkedArrays = ForkedArrays(forks, None if earlier is None else earlier.forked)
         self._left = budget or (FIRST_BUDGET if earlier is None else BUDGET)
         self._left_again = budget or BUDGET  # to find out whether it holds
         self.why_incomplete = ""
         # Note something that was found: a plain value, which == compares without code of the user's.
-        self.note: Callable[[object], None] = self._tokens.append
+        self.note: Callable[[object], None] = self._found.tokens.append
         # Let an object live as long as this look, which has noted its address.
-        self.keep: Callable[[object], None] = self._kept.append
+        self.keep: Callable[[object], None] = self._found.kept.append
         try:
             self.finding(switches, None)
             self.many(self.holding(scripts_collates, COLLATES))
             self.begin(roots)
+            reading = map(class_reads_files, self._classes, self._classes.values())
+            self.reads_files = self.reads_files or any(reading)
         except Exception as error:  # Over budget; an object changed meanwhile; a class like none before.
             if is_interrupt(error):
                 raise
@@ -147,9 +131,7 @@ class Look:
                 self.is_complete
                 and all(map(same_root, roots, self._roots))
                 and len(roots) == len(self._roots)
-                and all(map(operator.is_, map(type, self._objects), self._kinds))
-                and all(identical(read(holder), held) for read, holder, held in self._held)
-                and (whatever_values or all(find(value) == found for find, value, found in self._found))
+                and self._found.are_found_again(whatever_values=whatever_values)
             )
         except Exception as error:  # Something changes right now, or is like nothing before.
             if is_interrupt(error):
@@ -158,12 +140,7 @@ class Look:
 
     def finds_same(self, earlier: Look) -> bool:
         """Whether all that this look found is as it was; it proves something if both are complete."""
-        mine, others = self._constants, earlier._constants
-        return (
-            self._tokens == earlier._tokens
-            and len(mine) == len(others)
-            and all(a is b or identical(a, b) for a, b in zip(mine, others, strict=True))
-        )
+        return self._found.are_same(earlier._found)
 
     # What is looked at: all, unless a class of looks says otherwise (`look_at_reads`).
 
@@ -179,23 +156,9 @@ class Look:
         """Whether this attribute of an object of this class is looked at."""
         return True
 
-    def attribute(self, name: object, value: object) -> None:
-        """Look at the value of an attribute."""
-        self.one(value)
-
     def read(self, value: object) -> None:
-        """Look at what code reads by a name."""
+        """Look at an attribute, or at what code reads by a name."""
         self.one(value)
-
-    def looks_at_numbers(self) -> bool:
-        """Whether numbers of `ctypes` are looked at, which may be in memory that other processes write to."""
-        return True
-
-    def pass_over(self, other: Look) -> None:
-        """Take the values that another look was at for known; not code, of which this one may see more."""
-        for value, kind in zip(other._objects, other._kinds, strict=True):
-            if kind not in CODE and type not in mro_of(kind):
-                self._seen[id(value)] = len(self._seen)
 
     # For those who look at objects of one class or another.
 
@@ -215,21 +178,21 @@ class Look:
         self.note(id(value))
         self.keep(value)
 
-    def finding(self, find: Callable[[Any], object], value: object) -> None:
+    def finding(self, find: Finder, value: object) -> None:
         """Note what `find` returns for an object, which is compared with ==."""
         found = find(value)
-        self._tokens.append(found)
+        self.note(found)
         self.expecting(find, value, found)
 
-    def expecting(self, find: Callable[[Any], object], value: object, found: object) -> None:
+    def expecting(self, find: Finder, value: object, found: object) -> None:
         """Note what `find` is to return for an object when it is found out whether this look holds."""
-        self._found.append((find, value, found))
+        self._found.values.append((find, value, found))
 
-    def holding(self, read: Callable[[Any], Iterable[object]], holder: Any) -> tuple[object, ...]:
+    def holding(self, read: Reader, holder: Any) -> tuple[object, ...]:
         """The objects that a holder has, as `read` returns them, which may be exchanged for others."""
         held = tuple(read(holder))
         self.spend(0.0, _HELD_OBJECT + _HELD_ITEM * len(held))
-        self._held.append((read, holder, held))
+        self._found.held.append((read, holder, held))
         return held
 
     # Many values at once, without a Python loop where they are plain.
@@ -240,28 +203,29 @@ class Look:
         self.note(count)
         if not count:
             return
-        position = len(self._constants)
+        constants = self._found.constants
+        position = len(constants)
         if self._earlier is not None and position < len(self._earlier):
             before = self._earlier[position]
             if len(before) == count:
                 self.spend(_HELD_ITEM * count)
                 if identical(before, values):
-                    self._constants.append(before)
+                    constants.append(before)
                     return
         self.spend(ITEM * count)
         kinds = set(map(type, values))
         if self._are_constant(values, kinds):
-            self._constants.append(values)
+            constants.append(values)
         elif level > _MOST_LEVELS:
             raise NotProvenError("containers are nested too deeply")
         elif kinds <= {list, tuple} and count > 1:
             self.note([*map(type, values)])
-            self.finding(lengths, values)
+            self.finding(_lengths, values)
             self.many(self.holding(chain.from_iterable, values), level + 1)
         elif kinds == {dict} and count > 1:
-            self.finding(lengths, values)
+            self.finding(_lengths, values)
             self.many(self.holding(chain.from_iterable, values), level + 1)
-            self.many(self.holding(all_values, values), level + 1)
+            self.many(self.holding(_all_values, values), level + 1)
         else:
             for value in values:
                 self.one(value)
@@ -292,8 +256,8 @@ class Look:
         if kind in BY_IDENTITY:
             self.by_identity(value)
             return
-        self._objects.append(value)
-        self._kinds.append(kind)
+        self._found.objects.append(value)
+        self._found.kinds.append(kind)
         if kind is tuple:
             self.many(value)  # type: ignore[arg-type]
         elif kind is list:
@@ -350,9 +314,9 @@ class Look:
         immutable = state.immutable
         for name, get in attributes:
             if name == "__dict__":
-                names, values = halves(self.holding(entries, (get, value)))
+                names, values = _halves(self.holding(_entries, (get, value)))
             else:
-                names, values = (name,), self.holding(slot_value, (get, value))
+                names, values = (name,), self.holding(_slot_value, (get, value))
             found = zip(names, values, strict=True)
             wanted = [entry for entry in found if self.wants_attribute(entry[0], kind)]
             self.note(len(wanted))
@@ -360,20 +324,23 @@ class Look:
                 self.note(key if type(key) is str else repr(type(key)))
                 if key in immutable:
                     self.by_identity(attribute)
-                    self.reads_files = self.reads_files or class_reads_files(type(attribute), False)
+                    self._classes[type(attribute)] = False
                 else:
-                    self.attribute(key, attribute)
+                    at_numbers = self.looks_at_numbers
+                    self.looks_at_numbers = at_numbers and key not in self._reads.written
+                    self.read(attribute)
+                    self.looks_at_numbers = at_numbers
 
     def _class(self, kind: type) -> None:
         """A class and its bases: of libraries which entries there are, of others what these do."""
         if self._was_seen(-id(kind)):  # `id` is for its name (`one`), `~id` for what it alone defines.
             return
         self.by_identity(kind)
-        self._objects.append(kind)
-        self._kinds.append(type(kind))
+        self._found.objects.append(kind)
+        self._found.kinds.append(type(kind))
         if not self.follows_code:
             return
-        self.reads_files = self.reads_files or class_reads_files(kind)
+        self._classes.setdefault(kind, True)
         for base in self.holding(mro_of, kind)[:-1]:
             self.spend(_OBJECT)
             module = vars_of(base).get("__module__")  # type: ignore[arg-type]
@@ -389,10 +356,41 @@ class Look:
 
     def _defined(self, kind: object) -> list[object]:
         """The names that a class defines, each followed by what it means."""
-        named = zip(*halves(self.holding(defined_entries, kind)), strict=True)
+        named = zip(*_halves(self.holding(_defined_entries, kind)), strict=True)
         return [
             part
             for entry in named
-            if entry[0] not in _NOT_OF_INTEREST and self.wants(entry[0])
+            if entry[0] not in NOT_OF_INTEREST and self.wants(entry[0])
             for part in entry
         ]
+
+
+# How to read what an object holds.
+
+
+def _entries(attributes: tuple[Getter, object]) -> list[object]:
+    """The names in an object's `__dict__`, then what they mean."""
+    get, value = attributes
+    return [*dict.keys(get(value)), *dict.values(get(value))]
+
+
+def _slot_value(attributes: tuple[Getter, object]) -> tuple[object]:
+    return (slot(*attributes),)
+
+
+def _defined_entries(kind: type) -> list[object]:
+    """The names that a class defines, then what they mean."""
+    return [*vars_of(kind).keys(), *vars_of(kind).values()]
+
+
+def _halves(entries: Sequence[object]) -> tuple[Sequence[object], Sequence[object]]:
+    """The names and what they mean, of one sequence of both."""
+    return entries[: len(entries) // 2], entries[len(entries) // 2 :]
+
+
+def _all_values(dictionaries: Iterable[dict[object, object]]) -> Iterable[object]:
+    return chain.from_iterable(map(dict.values, dictionaries))
+
+
+def _lengths(containers: Iterable[Any]) -> list[int]:
+    return [*map(len, containers)]

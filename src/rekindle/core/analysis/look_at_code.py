@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rekindle.core.analysis.code_names import all_names, global_names, imported_names
 from rekindle.core.analysis.file_reads import code_reads_files, library_reads_files
 from rekindle.core.analysis.look_at_values import Handler
 from rekindle.core.analysis.object_state import (
     IN_LIBRARY,
     NotProvenError,
-    all_names,
-    global_names,
-    imported_names,
     is_installed_name,
     is_library,
     vars_of,
@@ -33,6 +31,16 @@ _READS_ANYTHING = frozenset(
     {
         "globals", "eval", "exec", "__import__", "import_module", "modules", "vars", "locals", "getline",
         "getlines",
+    }
+)  # fmt: skip
+
+# Entries of a class that say nothing about what its code does.
+NOT_OF_INTEREST = frozenset(
+    {
+        "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__",
+        "_abc_impl", "__orig_bases__", "__slotnames__", "__parameters__", "__qualname__",
+        "__static_attributes__", "__firstlineno__", "__annotate__", "__annotate_func__",
+        "__annotations_cache__",
     }
 )  # fmt: skip
 

@@ -1,8 +1,7 @@
-"""Two looks at what the samples of a dataset depend on, which leave out what its own code changes.
+"""A look at what the code of a dataset reads elsewhere: globals, closures, attributes of classes.
 
-`LookAtHeld` is at what a dataset holds, `LookAtReads` at what its code reads elsewhere: globals, closures,
-attributes of classes and of settings. Of these only what stands behind a name that the code uses, or one
-object with all the settings of a script would differ after every epoch (`settings.best_loss`).
+It is at what stands behind a name that the code uses alone, or one object with all the settings of a script
+would differ after every epoch (`settings.best_loss`); and not at what the code itself changes.
 """
 
 from __future__ import annotations
@@ -18,28 +17,11 @@ from torch.utils.data import Dataset
 
 from rekindle.core.analysis.code_reads import CodeReads
 from rekindle.core.analysis.look import Look
+from rekindle.core.analysis.look_at_code import CODE
 from rekindle.core.analysis.object_state import NotProvenError, is_library, mro_of, vars_of
 
 # Classes of libraries that read no attribute of an object but by a name that the script's code uses.
 _WITHOUT_READERS = (object, types.SimpleNamespace, argparse.Namespace, Dataset, ABC, enum.Enum)
-
-
-class LookAtHeld(Look):
-    """What some objects hold. `reads` says what code of theirs may write to numbers of `ctypes`."""
-
-    def __init__(self, *roots: object, reads: CodeReads, budget: float) -> None:
-        self._reads, self._is_own = reads, False
-        super().__init__(*roots, budget=budget, code=False)
-
-    def attribute(self, name: object, value: object) -> None:
-        """Look at the value of an attribute."""
-        outer, self._is_own = self._is_own, self._is_own or name in self._reads.written
-        self.one(value)
-        self._is_own = outer
-
-    def looks_at_numbers(self) -> bool:
-        """Whether the code does not write to the numbers found here: workers do that in the same memory."""
-        return not (self._is_own or self._reads.writes_numbers)
 
 
 class LookAtReads(Look):
@@ -50,14 +32,17 @@ class LookAtReads(Look):
     """
 
     def __init__(self, reads: CodeReads, held: Look, *, budget: float) -> None:
-        self._reads, self._known = reads, held
+        self._known = held
         self._modules = {*map(id, reads.modules)}
-        super().__init__(*reads.functions, *reads.classes, budget=budget)
+        super().__init__(*reads.functions, *reads.classes, budget=budget, reads=reads)
         del self._known  # or every look would keep the one before it
 
     def begin(self, roots: tuple[object, ...]) -> None:
         """Look at each function and class, as far as it can be."""
-        self.pass_over(self._known)
+        known = self._known._found  # Not code, of which this look may see more.
+        for value, kind in zip(known.objects, known.kinds, strict=True):
+            if kind not in CODE and type not in mro_of(kind):
+                self._seen[id(value)] = len(self._seen)
         for root in roots:
             self.read(root)
 
@@ -76,12 +61,8 @@ class LookAtReads(Look):
             return False  # It is there once somebody has asked for it.
         return not _is_read_by_scripts(kind) or self.wants(name)
 
-    def attribute(self, name: object, value: object) -> None:
-        """Look at the value of an attribute."""
-        self.read(value)
-
     def read(self, value: object) -> None:
-        """Look at what code reads by a name."""
+        """Look at an attribute, or at what code reads by a name."""
         if type(value) is types.ModuleType and id(value) not in self._modules:
             return  # It is a library, or is imported in the middle of an epoch.
         try:
@@ -89,10 +70,6 @@ class LookAtReads(Look):
         except NotProvenError as error:
             self.note("left out")
             self.leave_out(str(error))
-
-    def looks_at_numbers(self) -> bool:
-        """Whether the code does not write to numbers of `ctypes` under a name that is not known."""
-        return not self._reads.writes_numbers
 
 
 def _is_kept(member: object) -> bool:

@@ -225,7 +225,7 @@ def _c_data(look: Look, value: _Numbers) -> None:
     size = ctypes.sizeof(value)
     look.addresses.append(ctypes.addressof(value))
     look.spend(BYTE * size, BYTE * size)
-    if look.looks_at_numbers():
+    if look.looks_at_numbers:
         look.finding(_c_bytes, value)
     else:
         look.by_identity(value)

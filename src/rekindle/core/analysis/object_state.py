@@ -1,4 +1,4 @@
-"""What an object consists of, found without running any code of its class.
+"""What an object consists of, and what is near it, found without running any code of its class.
 
 Properties, `__getattr__`, `__class__`, `__eq__` and the like are all the user's code, so nothing here looks
 an attribute up on the object: only in the dictionaries of its class and its own.
@@ -6,17 +6,25 @@ an attribute up on the object: only in the dictionaries of its class and its own
 
 from __future__ import annotations
 
-import dis
+import functools
 import os
+import random
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
-from types import CodeType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from itertools import islice
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import torch
+
+from rekindle.core.analysis.code_names import global_names
 from rekindle.core.interrupts import is_interrupt
 
 Getter: TypeAlias = Callable[[object], Any]  # of an attribute, from an object that has it
@@ -34,6 +42,20 @@ LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {
     "pytest", "pytorch_lightning", "rekindle", "scipy", "skimage", "timm", "tokenizers", "torch",
     "torchaudio", "torchvision", "tqdm", "transformers", "xxhash",
 }  # fmt: skip
+
+MOST_OBJECTS = 500  # Those near the dataset come first, and transforms are near.
+MOST_ITEMS = 64  # of a container: a longer one holds data
+WITHOUT_PARTS = (
+    str, bytes, bytearray, int, float, complex, bool, type(None), np.ndarray, np.generic, np.dtype, range,
+    torch.Tensor, torch.dtype, torch.device, types.ModuleType,
+)  # fmt: skip
+_IDS_OF_PLAIN = frozenset(map(id, (str, bytes, int, float, bool, type(None))))  # of most items of containers
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods of an object of C code
+_WITHOUT_ATTRIBUTES = (list, tuple, dict, types.FunctionType, types.MethodType, functools.partial, *_BOUND)
+GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand, torch.default_generator)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+# Objects, each with the way to it.
+FoundAt: TypeAlias = Iterator[tuple[str, object]]
 
 
 class NotProvenError(Exception):
@@ -129,59 +151,6 @@ def slot(get: Getter, value: object) -> object:
         return None
 
 
-_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-_NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
-_ALL_NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
-_READS_A_GLOBAL = frozenset(
-    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "IMPORT_NAME", "IMPORT_FROM"}
-)
-
-
-def all_names(code: CodeType) -> frozenset[str]:
-    """The names of globals, modules and attributes that a function uses, with functions within it."""
-    known = _ALL_NAMES_OF_CODE.get(id(code))
-    if known is None:
-        names = set(code.co_names)
-        for constant in code.co_consts:
-            if type(constant) is CodeType:
-                names |= all_names(constant)
-        known = _ALL_NAMES_OF_CODE[id(code)] = (code, frozenset(names))
-    return known[1]
-
-
-def global_names(code: CodeType) -> frozenset[str]:
-    """The names of globals and modules that a function reads, those of functions within it included."""
-    known = _NAMES_OF_CODE.get(id(code))
-    if known is None:
-        names = {
-            str(step.argval)
-            for step in dis.get_instructions(code)
-            if step.opname in _READS_A_GLOBAL and step.argval
-        }
-        for constant in code.co_consts:
-            if type(constant) is CodeType:
-                names |= global_names(constant)
-        known = _NAMES_OF_CODE[id(code)] = (code, frozenset(names))
-    return known[1]
-
-
-_IMPORTS_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
-
-
-def imported_names(code: CodeType) -> frozenset[str]:
-    """The names of modules that a function imports when it is called, with functions within it."""
-    known = _IMPORTS_OF_CODE.get(id(code))
-    if known is None:
-        names: set[str] = set()
-        if _IMPORT_NAME in code.co_code[::2]:
-            names = {str(step.argval) for step in dis.get_instructions(code) if step.opcode == _IMPORT_NAME}
-        for constant in code.co_consts:
-            if type(constant) is CodeType:
-                names |= imported_names(constant)
-        known = _IMPORTS_OF_CODE[id(code)] = (code, frozenset(names))
-    return known[1]
-
-
 class _Libraries(dict[str, bool]):
     """Whether a module of this name belongs to Python or to one of the `LIBRARIES`, as installed.
 
@@ -242,3 +211,94 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _installed_folders()
+
+
+def near_objects(*roots: object, with_global: bool = False, without: object = None) -> FoundAt:
+    """The objects that these hold, the nearest first, with the ways to them.
+
+    The global generators are left out unless asked for, and one object `without` which they are to be found.
+    The way to a class of an object is its name.
+    """
+    waiting = deque((str(number), root) for number, root in enumerate(roots))
+    seen = set() if with_global else {*map(id, GLOBAL_GENERATORS)}
+    seen.add(id(without))
+    alive: list[object] = []  # or an id might come to mean another object
+    while waiting and len(alive) < MOST_OBJECTS:
+        path, value = waiting.popleft()
+        if issubclass(type(value), WITHOUT_PARTS) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        alive.append(value)
+        yield path, value
+        try:
+            if not issubclass(type(value), GENERATORS):
+                waiting += _parts(path, value)
+        except Exception as error:  # An object like none before: what it holds stays its own business.
+            if is_interrupt(error):
+                raise
+
+
+def _parts(path: str, value: object) -> FoundAt:
+    """What an object holds, with the way to it."""
+    kind = type(value)
+    if kind in (list, tuple):
+        yield from _items(path, value[:MOST_ITEMS])  # type: ignore[index]
+    elif issubclass(kind, dict):
+        yield from _items(path, [*islice(dict.values(value), MOST_ITEMS)])  # type: ignore[arg-type]
+    elif kind is types.FunctionType:
+        yield from _parts_of_function(path, value)  # type: ignore[arg-type]
+    elif kind is types.MethodType:
+        yield from ((f"{path}.self", value.__self__), (f"{path}.function", value.__func__))  # type: ignore[attr-defined]
+    elif kind in _BOUND:
+        yield f"{path}.self", value.__self__  # type: ignore[attr-defined]
+    elif kind is functools.partial:
+        yield from ((f"{path}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif type in mro_of(kind):
+        yield from _parts_of_class(value)  # type: ignore[arg-type]
+        return
+    if kind not in _WITHOUT_ATTRIBUTES:
+        yield from ((f"{path}.{name}", item) for name, item in attributes_of(value, kind) or ())
+        yield from ((base.__qualname__, base) for base in mro_of(kind))
+
+
+def _items(path: str, items: Sequence[object]) -> FoundAt:
+    if not all(map(_IDS_OF_PLAIN.__contains__, map(id, map(type, items)))):
+        yield from ((f"{path}[{number}]", item) for number, item in enumerate(items))
+
+
+def _parts_of_class(kind: type) -> FoundAt:
+    """The generators of a class and, if it is of the user's, what its methods read."""
+    if not is_heap_type(kind):  # Nobody can put one into a class of C code.
+        return
+    is_own = not is_library(vars_of(kind).get("__module__"))
+    for name, member in [*vars_of(kind).items()]:
+        if issubclass(type(member), GENERATORS):
+            yield f"{kind.__qualname__}.{name}", member
+        elif is_own:
+            if type(member) in (staticmethod, classmethod):
+                member = member.__func__
+            elif type(member) is property:
+                member = member.fget
+            if type(member) is types.FunctionType:
+                yield f"{kind.__qualname__}.{name}", member
+
+
+def _parts_of_function(path: str, function: types.FunctionType) -> FoundAt:
+    for number, cell in enumerate(function.__closure__ or ()):
+        try:
+            yield f"{path}.closure[{number}]", cell.cell_contents
+        except ValueError:  # It has no value yet.
+            continue
+    yield f"{path}.defaults", (function.__defaults__, function.__kwdefaults__)
+    if is_library(function.__module__):
+        return
+    read = function.__globals__
+    for name in sorted(global_names(function.__code__)):
+        if name in read and not _is_library_class(read[name]):
+            yield f"{path} reads {name}", read[name]
+    if function.__dict__:
+        yield f"{path}.attributes", function.__dict__
+
+
+def _is_library_class(value: object) -> bool:
+    return type(value) is type and is_library(vars_of(value).get("__module__"))

@@ -30,21 +30,17 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
-from rekindle.core.analysis.held_generators import (
+from rekindle.core.analysis.code_names import all_names, global_names, imported_names
+from rekindle.core.analysis.object_state import (
     GENERATORS,
     GLOBAL_GENERATORS,
     MOST_ITEMS,
     MOST_OBJECTS,
     WITHOUT_PARTS,
-    near_objects,
-)
-from rekindle.core.analysis.object_state import (
-    all_names,
     attributes_of,
-    global_names,
-    imported_names,
     is_library,
     mro_of,
+    near_objects,
     vars_of,
 )
 from rekindle.core.interrupts import is_interrupt

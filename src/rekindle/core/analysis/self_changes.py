@@ -20,8 +20,8 @@ from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
 
-from rekindle.core.analysis.held_generators import near_objects
-from rekindle.core.analysis.object_state import all_names, is_library, mro_of, vars_of
+from rekindle.core.analysis.code_names import all_names
+from rekindle.core.analysis.object_state import is_library, mro_of, near_objects, vars_of
 
 # Functions and methods of libraries that change what they are called on.
 CHANGING = frozenset(
@@ -58,7 +58,7 @@ _STEPS_OF_CODE: dict[int, tuple[CodeType, list[Instruction]]] = {}
 def may_read_on(dataset: object) -> bool:
     """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
     near = [value for _, value in near_objects(dataset)]
-    functions = [*_reached(near)]
+    functions = [*functions_among(near)]
     seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
     seeks = bool(seeking) and all(map(_seeks_first, seeking))
     # By the type: `isinstance` asks the object for its `__class__`, which may run any code.
@@ -79,15 +79,16 @@ def may_change_anything(*roots: object) -> bool:
 
 
 def _may_change_anything(near: list[object]) -> bool:
-    return any(_changes_anything(one.__code__) for one in _reached(near))
+    return any(_changes_anything(one.__code__) for one in functions_among(near))
 
 
 def reached_functions(*roots: object) -> Iterator[FunctionType]:
     """Functions of a script that these objects may run: those they hold, and methods that these name."""
-    return _reached([value for _, value in near_objects(*roots)])
+    return functions_among([value for _, value in near_objects(*roots)])
 
 
-def _reached(near: list[object]) -> Iterator[FunctionType]:
+def functions_among(near: list[object]) -> Iterator[FunctionType]:
+    """Functions of a script that may run, of the objects near some others."""
     called: list[FunctionType] = []
     methods: list[FunctionType] = []
     aliases: dict[int, set[str]] = {}  # the names of a method in its classes, by id
