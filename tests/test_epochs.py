@@ -306,6 +306,53 @@ def test_a_subclass_s_get_iterator_is_called():
     assert [name for name, _ in Wrapping(range(4), batch_size=2)] == ["wrapped"] * 2
 
 
+@pytest.mark.parametrize("loaders", [torch.utils.data.DataLoader, rk.DataLoader])
+def test_a_call_of_get_iterator_starts_persistent_workers_afresh(loaders):
+    class Scaled(Dataset):
+        scale = 1
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return index * self.scale
+
+    def drawn(loader, get):
+        return [index for batch in get(loader) for index in batch.tolist()]
+
+    dataset, generator = Scaled(), torch.Generator().manual_seed(3)
+    loader = loaders(dataset, num_workers=1, persistent_workers=True, shuffle=True, generator=generator)
+    drawn(loader, iter)
+    dataset.scale = 10
+    kept, fresh = drawn(loader, iter), drawn(loader, loaders._get_iterator)
+    assert (sorted(kept), sorted(fresh)) == ([0, 1, 2, 3], [0, 10, 20, 30])
+    # New workers are seeded anew, from the loader's generator.
+    expected = torch.Generator().manual_seed(3)
+    for pass_ in range(3):
+        if pass_ != 1:
+            torch.empty((), dtype=torch.int64).random_(generator=expected)
+        order = torch.randperm(4, generator=expected)
+        torch.randperm(4, generator=expected)  # RandomSampler draws one more at the end.
+    assert [index // 10 for index in fresh] == order.tolist()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
+def test_a_copy_of_a_loader_has_workers_of_its_own(copied):
+    loader = rk.DataLoader(range(4), batch_size=2, num_workers=1, persistent_workers=True)
+    list(loader)
+    other = copied(loader)
+    batches = iter(loader)
+    next(batches)
+    assert len(list(other)) == 2
+    other._iterator = None  # So that its next pass has new workers.
+    assert len(list(other)) == 2
+    assert len(list(batches)) == 1
+    other.close()
+    loader.close()
+
+
 def test_an_iterator_cannot_be_pickled():
     iterator = iter(rk.DataLoader(range(4)))
     with pytest.raises(NotImplementedError, match="cannot be pickled"):

@@ -186,11 +186,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
             return super().__iter__()  # torch's legacy pipes have their own protocol with torch's workers.
         if self.persistent_workers and self._iterator is None:
             self._iterator = PersistentWorkers(self._epochs)  # type: ignore[assignment]
+        self._epochs.goes_on_with_workers = True
         iterator: Iterator[Batch] = self._get_iterator()
         return iterator
 
     def _get_iterator(self) -> Any:
-        """What `iter(loader)` gives: torch's name for it, which subclasses override."""
+        """What `iter(loader)` gives, by torch's name. Called by itself, it has new workers, as in torch."""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super()._get_iterator()
         if self._epochs.sits_out:
@@ -385,7 +386,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         position = self._epochs.asked_for(self._progress.position)
         if position.begun:
             position = Position(self._epochs.next_epoch)
-        kept = {**self.__dict__, "_parts": self._parts.kept(), "_progress": Progress(position)}
+        kept = {**self.__dict__, "_iterator": None, "_parts": self._parts.kept()}
+        kept["_progress"] = Progress(position)
         del kept["_epochs"]
         return kept
 

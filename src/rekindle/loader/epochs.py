@@ -41,6 +41,9 @@ class Epochs:
         self._idle = IdleRunner()
         self._current: weakref.ref[EpochIterator] | None = None
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
+        # Whether the pass to come is one of `iter(loader)`. Ultralytics calls `_get_iterator` by itself, for
+        # workers that see what was changed.
+        self.goes_on_with_workers = False
         self._planned: PlannedEpochs | None = None
         self._planned_size = 0  # of the dataset, when the next epoch was planned
         self.sits_out = False  # The next pass has no batch, and does not count.
@@ -61,6 +64,9 @@ class Epochs:
         earlier = self._current() if self._current is not None else None
         if settings.persistent_workers and earlier is not None:
             earlier.detach()
+        if settings.persistent_workers and not self.goes_on_with_workers:
+            self.forget_workers()
+        self.goes_on_with_workers = False
         # Persistent workers are seeded once; an iterable dataset starts again with every epoch all the same.
         once = settings.persistent_workers and settings.order is not OrderKind.ITERABLE
         kept_seed = self._kept_worker_seed if once else None
