@@ -17,13 +17,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.crop_window import crop_with_border
 from rekindle.prepare.steps.point_operations import load_tables, look_up
 

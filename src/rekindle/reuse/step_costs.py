@@ -6,8 +6,6 @@ their ratios count. A step of another library costs what ours of the same name d
 
 from __future__ import annotations
 
-from rekindle.prepare.steps.blur_and_sharpness import GaussianBlur
-from rekindle.prepare.steps.colour import ColorJitter
 from rekindle.prepare.steps.compose import RandomApply, StepContainer
 from rekindle.prepare.steps.image_step import ChanceStep
 from rekindle.prepare.steps.step import Step
@@ -61,6 +59,10 @@ def nanoseconds(step: Step | None) -> float | None:
         known = [part for part in parts if part is not None]
         p = step.p if isinstance(step, RandomApply) else 1.0
         return p * sum(known) if len(known) == len(parts) else None
+    # Not at the top: they need OpenCV, and who asks about no step may not.
+    from rekindle.prepare.steps.blur_and_sharpness import GaussianBlur
+    from rekindle.prepare.steps.colour import ColorJitter
+
     if isinstance(step, GaussianBlur):
         return _BLUR_ROW * max(step.kernel_size)
     cost = _NANOSECONDS.get(type(step).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -47,6 +48,16 @@ def seed_is_the_scripts() -> bool:
     if not isinstance(info, RecordingWorkerInfo):
         return False
     return bool(torch.initial_seed() != super(RecordingWorkerInfo, info).__getattribute__("seed"))
+
+
+def use_one_opencv_thread() -> None:
+    """Let OpenCV use the thread that it is called in, as torch does, if the script has imported it.
+
+    Samples are prepared in parallel, and its own threads were not forked with the process.
+    """
+    set_threads = getattr(sys.modules.get("cv2"), "setNumThreads", None)
+    if set_threads is not None:
+        set_threads(1)
 
 
 _WITHOUT_INFO = threading.Lock()

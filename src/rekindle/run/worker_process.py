@@ -39,7 +39,12 @@ from rekindle.run.sent_job import PickledJob, SentJob
 from rekindle.run.unit_gate import UnitGate
 from rekindle.run.worker import Worker
 from rekindle.run.worker_exception import worker_exception
-from rekindle.run.worker_info import RecordingWorkerInfo, seed_worker, stack_without_shared_memory
+from rekindle.run.worker_info import (
+    RecordingWorkerInfo,
+    seed_worker,
+    stack_without_shared_memory,
+    use_one_opencv_thread,
+)
 
 _CHECK_MAIN_EVERY = 1.0  # seconds
 _END_WITHIN = 0.5  # seconds: less than the engine waits before it uses force
@@ -125,6 +130,7 @@ def run_workers(
     status = _receive_memory(lines[first], lines[first].recv().nbytes).data.cast("q")
     try:
         job = sent.receive()
+        use_one_opencv_thread()
         seed_worker(job, first, base_seed)
         if job.worker_init_fn is not None:
             job.worker_init_fn(first)

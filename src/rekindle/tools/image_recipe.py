@@ -92,7 +92,7 @@ def _stays(recipe: Recipe, height: int, width: int) -> bool:
 
 def shrink(pixels: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     """The image with a longer side of at most `longest` pixels."""
-    import cv2
+    from rekindle.prepare.opencv import cv2
 
     height, width = pixels.shape[:2]
     ratio = longest / max(height, width)

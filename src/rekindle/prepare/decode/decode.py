@@ -12,7 +12,6 @@ import re
 import struct
 from typing import Literal, NamedTuple
 
-import cv2
 import numpy as np
 
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
@@ -22,10 +21,8 @@ from rekindle.fetch.source import Encoded
 from rekindle.prepare.decode.jpeg import Frame, OddJpegError, decode_jpeg, read_frame
 from rekindle.prepare.decode.pillow_decode import decode_by_pillow, described, size_by_pillow
 from rekindle.prepare.decode.webp import is_webp, read_webp
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.step import Image
-
-# Images are decoded in parallel: threads within one image would only compete with each other.
-cv2.setNumThreads(1)
 
 _PNG = PNG + b"\r\n\x1a\n"
 _RGB_OR_GREY = (2, 0)  # the colour types of PNG that OpenCV and Pillow decode alike

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rekindle.prepare.device.rows import finest_float, to_device
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.antialiased_resize import HAS_NEGATIVE_LOBES, SUPPORT
 from rekindle.prepare.steps.crop_window import Window
 from rekindle.prepare.steps.parameters import Fill, InterpolationMode

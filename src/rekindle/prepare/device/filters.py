@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from rekindle.prepare.device.crops import reflect
 from rekindle.prepare.device.rows import to_bytes, to_device
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.colour import TRUNCATE
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps import bilinear_rows
 from rekindle.prepare.steps.parameters import InterpolationMode

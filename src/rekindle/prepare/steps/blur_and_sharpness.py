@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import cv2
-
 from rekindle.errors import ArgumentError
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.colour import TRUNCATE
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import TypeAlias
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep
 from rekindle.prepare.steps.step import Image, Uniforms, random_between, random_integer

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.antialiased_resize import resample
 from rekindle.prepare.steps.image_step import ImageStep
 from rekindle.prepare.steps.parameters import Fill, InterpolationMode

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import cv2
-
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.image_step import ChanceStep
 from rekindle.prepare.steps.step import Image
 

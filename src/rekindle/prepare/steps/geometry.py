@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.crop_window import crop_with_border
 from rekindle.prepare.steps.image_step import ImageStep

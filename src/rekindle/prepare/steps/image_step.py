@@ -6,7 +6,6 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterator
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,9 +15,6 @@ from rekindle.prepare.rgb import is_pillow, is_rgb, pillow_to_rgb
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.outcomes import Outcomes, chance
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
-
-# Samples are prepared in parallel: threads within one image would only compete with each other.
-cv2.setNumThreads(1)
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 

@@ -12,13 +12,13 @@ from abc import abstractmethod
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
+from rekindle.prepare.opencv import cv2
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep

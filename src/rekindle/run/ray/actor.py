@@ -27,7 +27,12 @@ from rekindle.run.ray.lent_memory import Borrowed, Loan
 from rekindle.run.ray.sent_dataset import SentDataset
 from rekindle.run.worker import Worker
 from rekindle.run.worker_exception import WorkerException, worker_exception
-from rekindle.run.worker_info import RecordingWorkerInfo, seed_worker, stack_without_shared_memory
+from rekindle.run.worker_info import (
+    RecordingWorkerInfo,
+    seed_worker,
+    stack_without_shared_memory,
+    use_one_opencv_thread,
+)
 
 
 class Started(NamedTuple):
@@ -157,6 +162,7 @@ class LoadingActor:
             self._last = loader
             cache = self._caches.setdefault(loader, ActorCache())
             job = cache.fill_in(sent.job(), recipe, node)
+            use_one_opencv_thread()
             self._served[loader] = _Served(job, self._number, base_seed)
         except Exception as error:
             failure = worker_exception(error, f"in DataLoader Ray actor {self._number} on node {node}")
