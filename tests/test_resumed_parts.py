@@ -92,14 +92,14 @@ def test_any_other_iterable_still_needs_the_same_number_of_workers() -> None:
         load(stream("plain"), 1, final_transform=dict).load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [((0, 2), (1, 2)), ((0, 2), (0, 1)), ((0, 2), None), (None, (0, 2))]
-)
-def test_a_streams_state_is_that_of_one_rank_and_no_other(before: Any, after: Any) -> None:
-    state = load(stream("plain"), 0, seed=0, shard=before).state_dict()
-    load(stream("plain"), 0, seed=0, shard=before).load_state_dict(state)
-    with pytest.raises(rk.StateError, match="save that of each rank"):
-        load(stream("plain"), 0, seed=0, shard=after).load_state_dict(state)
+def test_a_share_that_is_not_dealt_again_is_refused_by_another_number_of_ranks() -> None:
+    def echoed(rank: int, world: int) -> Any:
+        return load(stream("plain"), 0, seed=0, shard=(rank, world), reuse=rk.Echo(2))
+
+    state = echoed(0, 2).state_dict()
+    echoed(1, 2).load_state_dict(state)
+    with pytest.raises(rk.StateError, match="this one goes on with as many as before"):
+        echoed(0, 3).load_state_dict(state)
 
 
 def read_by(world: int | None, kind: str, workers: int = 0) -> list[Any]:

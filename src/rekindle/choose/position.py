@@ -20,11 +20,13 @@ class DatasetState(NamedTuple):
 
     `value` is what the dataset's own `state_dict` gave, pickled, between our own processes; None is a dataset
     that has not begun, and a string says why its state could not be had. Behind it, `passes` are the batches
-    that were read in the pass it belongs to and, if that is over, in those after it.
+    that were read in the pass it belongs to and, if that is over, in those after it. If these are `derived`
+    from another rank's, it is an error if the last pass has fewer.
     """
 
     value: bytes | str | None
     passes: tuple[int, ...] = (0,)
+    derived: bool = False
 
 
 def later(known: DatasetState, taken: bytes | str | None) -> DatasetState | None:

@@ -136,9 +136,9 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
     if type(part) is not type(part_here) or part != part_here:
         raise StateError(
             f"{STREAM_PART}: the state is that of {'a whole stream' if part is None else shown(part)}, this "
-            f"loader reads {'all of it' if part_here is None else part_here}. A stream's state is one rank's "
-            "own: save that of each rank, and load it with the same shard=. For other numbers of ranks, load "
-            "a list of those of all ranks."
+            f"loader reads {'all of it' if part_here is None else part_here}. Other numbers of ranks or "
+            "workers can go on with a stream of Hugging Face's datasets that is loaded as it is, by "
+            "processes; this one goes on with as many as before."
         )
 
 

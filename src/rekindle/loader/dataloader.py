@@ -330,8 +330,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.
 
-        It may have had other numbers of workers and, with `shard=`, of ranks (a stream: give the states of
-        all), and another batch size. StateError if it had another dataset size, seed or kind of order.
+        It may have had other numbers of workers and, with `shard=`, of ranks, and another batch size. Of a
+        stream, a list of all ranks' states will do too. StateError if it had another dataset size, seed or
+        kind of order.
         An epoch that goes on meanwhile ends: its next batch raises WorkerError.
         """
         settings, parts = self._settings(), self._parts

@@ -89,16 +89,23 @@ def facts_of(
 
 def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:
     """The state that a loader goes on from: the one given, or made of those of a stream's ranks."""
+    can_deal_again = settings.executor != "threads" and deals_itself_out(
+        to_load, settings.reuse.iterable_view()
+    )
+    shard, workers, is_own = settings.shard, settings.num_workers, is_stateful(settings.dataset)
     if not isinstance(saved, list | tuple):
-        return saved
-    if settings.executor == "threads" or not deals_itself_out(to_load, settings.reuse.iterable_view()):
+        if settings.order is not OrderKind.ITERABLE or not stream_ranks.is_of_another(saved, shard):
+            return saved
+        same = stream_ranks.for_same_ranks(saved, shard, is_stateful=is_own)
+        if same is not None or not can_deal_again:
+            return same or saved
+    elif not can_deal_again:
         raise StateError(
             f"expected what state_dict() gives, but got a list of {len(saved)}: that is for a stream of "
             "Hugging Face's datasets, read by processes. Of a map-style dataset, one rank's state is "
             "enough; of any other stream, give each rank its own."
         )
-    is_own = is_stateful(settings.dataset)
-    return stream_ranks.for_rank(saved, settings.shard, settings.num_workers, is_stateful=is_own)
+    return stream_ranks.for_rank(saved, shard, workers, is_stateful=is_own)
 
 
 def resumed(

@@ -1,4 +1,9 @@
-"""The states of all ranks of a stream, for another number of ranks: what is left of it is dealt out again."""
+"""The states of a stream's ranks, for other ranks: what is left of it is dealt out again.
+
+One rank's state is enough while all ranks are in step: then each of them has had as many batches of its own
+part, and so has each of its workers, which take turns. Nobody need be asked for that. It ends with the first
+worker that has no samples left.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,14 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rekindle.choose import OrderKind
 from rekindle.choose.position import IterablePosition
 from rekindle.choose.shard import ONE_RANK, Shard
 from rekindle.core.state_fields import MOST_EPOCHS, MOST_RANKS, shown
 from rekindle.errors import StateError
 from rekindle.loader import checkpoint, stream_state
 from rekindle.loader.stream_state import MOST_WORKERS
-from rekindle.run.resumed_parts import Part, dealt_to_ranks
+from rekindle.run.resumed_parts import Part, dealt_to_ranks, uneven_parts
 
 _PART = re.compile(r"rank (\d{1,7}) of (\d{1,7})")
 
@@ -20,7 +26,7 @@ _PART = re.compile(r"rank (\d{1,7}) of (\d{1,7})")
 class _RankState(NamedTuple):
     """The state of one rank of a stream."""
 
-    state: dict[str, Any]
+    state: checkpoint.State
     rank: int
     world: int  # 1: of a whole stream
     epoch: int
@@ -29,14 +35,17 @@ class _RankState(NamedTuple):
 
 
 def for_rank(
-    states: Sequence[Any], shard: Shard | None, workers: int, *, is_stateful: bool
-) -> dict[str, Any]:
-    """One rank's state, from those of all ranks that read a stream before.
+    states: Sequence[Any] | checkpoint.State, shard: Shard | None, workers: int, *, is_stateful: bool
+) -> checkpoint.State:
+    """One rank's state, from those of all ranks that read a stream before, or from that of one of them.
 
     StateError unless these are all of them, at one epoch. A rank that has come to the next has nothing left
     of this one.
     """
-    ranks = _ordered([_read(one, number, is_stateful) for number, one in enumerate(states)])
+    if isinstance(states, dict):
+        ranks = _all_in_step(_read(states, "", is_stateful))
+    else:
+        ranks = _ordered([_read(one, f"states[{at}]", is_stateful) for at, one in enumerate(states)])
     epoch = min(one.epoch for one in ranks)
     if max(one.epoch for one in ranks) > epoch + 1:
         raise StateError(f"epoch: the ranks are in epochs {sorted({one.epoch for one in ranks})}")
@@ -51,8 +60,53 @@ def for_rank(
     return merged if shard is None else merged | {checkpoint.STREAM_PART: checkpoint.stream_part(shard)}
 
 
-def _read(state: object, number: int, is_stateful: bool) -> _RankState:
-    fields = checkpoint.check_version(state, f"states[{number}]")
+def is_of_another(state: object, shard: Shard | None) -> bool:
+    """Whether this is the state of a stream, and of another part of it than this rank's."""
+    if not isinstance(state, dict) or state.get("order") != OrderKind.ITERABLE.value:
+        return False
+    return state.get(checkpoint.STREAM_PART) != (None if shard is None else checkpoint.stream_part(shard))
+
+
+def for_same_ranks(
+    state: checkpoint.State, shard: Shard | None, *, is_stateful: bool
+) -> checkpoint.State | None:
+    """One rank's state from that of another rank of as many; None if it is not that."""
+    one = _read(state, "", is_stateful)
+    if shard is None or one.world != shard.world:
+        return None
+    own = {**state, checkpoint.STREAM_PART: checkpoint.stream_part(shard)}
+    if one.position is None:
+        return own
+    return {**own, "iterable": stream_state.save(stream_state.derived(_in_step(one)))}
+
+
+def _in_step(one: _RankState) -> IterablePosition:
+    """Where a rank, and every other one, stands within an epoch; StateError if it says nothing of others."""
+    position = one.position
+    assert position is not None
+    if stream_state.is_dealt_again(position):
+        raise StateError(
+            f"{checkpoint.STREAM_PART}: saved by rank {one.rank} of {one.world}, in an epoch that went on "
+            "with other ranks or workers than it began with: it does not say where the other ranks stood. "
+            "Give load_state_dict a list of the states of all ranks, or begin the next epoch with set_epoch."
+        )
+    if not stream_state.in_step(position):
+        made = ", ".join(map(str, position.made or ()))
+        raise StateError(uneven_parts(f"the workers of rank {one.rank} had {made} batches"))
+    return position
+
+
+def _all_in_step(one: _RankState) -> list[_RankState]:
+    """The states of all ranks, from that of one."""
+    if one.world == 1 or one.position is None:
+        return [one]
+    position = stream_state.derived(_in_step(one))
+    others = (_at(one.state, rank, one.world, one.epoch, position) for rank in range(one.world))
+    return [one if other.rank == one.rank else other for other in others]
+
+
+def _read(state: object, path: str, is_stateful: bool) -> _RankState:
+    fields = checkpoint.check_version(state, path)
     assert isinstance(state, dict)
     rank, world = 0, 1
     if checkpoint.STREAM_PART in fields.names():
@@ -62,20 +116,32 @@ def _read(state: object, number: int, is_stateful: bool) -> _RankState:
             given = shown(fields.get(checkpoint.STREAM_PART))
             fields.refuse(checkpoint.STREAM_PART, f"expected a rank of some, but got {given}")
     workers, batch_size = fields.integer("num_workers", most=MOST_WORKERS), 1
+    fields.boolean("drop_last")
     if fields.get("batch_size") is not None:
         batch_size = fields.integer("batch_size", least=1)
     position = stream_state.load(
         fields, workers, batch_size, has_generator=False, is_stateful=is_stateful, deals_itself_out=True
     )
-    parts: list[Part] = []
     if position is not None and position.made is None:
         position = None
+    return _at(state, rank, world, fields.integer("epoch", most=MOST_EPOCHS), position)
+
+
+def _at(
+    state: checkpoint.State, rank: int, world: int, epoch: int, position: IterablePosition | None
+) -> _RankState:
+    """A rank that stands at a position, of a run with such a state."""
+    parts: list[Part] = []
     if position is not None:
         # A part that was dealt out among workers alone is one of this rank.
         whose: Any = {"rank": rank, "world": world}
-        parts = stream_state.parts_of(position, workers, batch_size, rank, world)
+        workers, batch_size, drop_last = (
+            state["num_workers"],
+            state["batch_size"] or 1,
+            bool(state["drop_last"]),
+        )
+        parts = stream_state.parts_of(position, workers, batch_size, rank, world, drop_last=drop_last)
         parts = [part if part["world"] else {**part, **whose} for part in parts]
-    epoch = fields.integer("epoch", most=MOST_EPOCHS)
     return _RankState(state, rank, world, epoch, position, parts)
 
 

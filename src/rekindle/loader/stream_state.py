@@ -43,7 +43,8 @@ def _saved(state: DatasetState | None) -> State | None:
         )
     value = None if state.value is None else pickle.loads(state.value)  # of our own processes
     check_plain(value, "the state_dict() of the dataset", _OF_STREAM)
-    return {"state": value, "passes": list(state.passes)}
+    derived = {"derived": True} if state.derived else {}
+    return {"state": value, "passes": list(state.passes)} | derived
 
 
 def load(
@@ -74,22 +75,27 @@ def load(
     made, turn = _counts(saved, "made", readers), saved.integer("turn", most=readers - 1)
     base_seed = saved.integer("base_seed", most=_MOST_SEED)
     position = IterablePosition(generator, base_seed, made, turn, datasets)
-    return position if before == workers else _dealt(position, before, max(1, workers), batch_size)
-
-
-def _dealt(position: IterablePosition, before: int, workers: int, batch_size: int) -> IterablePosition:
-    """The position of so many workers `before` for another number of them."""
-    return going_on(position, parts_of(position, before, batch_size), workers)
+    if before == workers:
+        return position
+    drop_last = fields.boolean("drop_last")
+    return going_on(position, parts_of(position, before, batch_size, drop_last=drop_last), max(1, workers))
 
 
 def parts_of(
-    position: IterablePosition, before: int, batch_size: int, rank: int = 0, world: int = 0
+    position: IterablePosition,
+    before: int,
+    batch_size: int,
+    rank: int = 0,
+    world: int = 0,
+    *,
+    drop_last: bool,
 ) -> list[Part]:
     """What so many workers `before`, of such a rank, have left of their parts of a stream."""
+    incomplete = 0 if drop_last else batch_size - 1  # what the last batch of a part may be short of
     made = position.made or ()
     parts: list[Part] = []
     for worker in range(len(made)):
-        value, passes = position.dataset(worker)
+        value, passes, is_derived = position.dataset(worker)
         saved = pickle.loads(value) if isinstance(value, bytes) and len(passes) == 1 else {}
         skip = passes[-1] * batch_size
         if RESUMED in (saved.get("iterator") or ()):  # Dealt before; taken behind every batch, so skip is 0.
@@ -99,7 +105,30 @@ def parts_of(
             parts.append(
                 cast("Part", {**whose, "state": saved.get("dataset"), "skip": skip, "first": 0, "every": 1})
             )
+            if is_derived:
+                parts[-1]["least"] = max(0, skip - incomplete)
     return parts
+
+
+def in_step(position: IterablePosition) -> bool:
+    """Whether the workers have taken turns so far, as they do while all of them have samples."""
+    made = position.made or ()
+    batches, workers = sum(made), len(made)
+    return position.turn == batches % workers and all(
+        one == (batches - worker + workers - 1) // workers for worker, one in enumerate(made)
+    )
+
+
+def is_dealt_again(position: IterablePosition) -> bool:
+    """Whether workers read what others had left, not parts of their own."""
+    values = (position.dataset(worker).value for worker in range(len(position.made or ())))
+    return any(RESUMED in (pickle.loads(one)["iterator"] or ()) for one in values if isinstance(one, bytes))
+
+
+def derived(position: IterablePosition) -> IterablePosition:
+    """Where another rank stands that is in step with this one: behind as many batches of its own part."""
+    datasets = tuple(DatasetState(None, (batches,), derived=True) for batches in position.made or ())
+    return replace(position, datasets=datasets)
 
 
 def going_on(position: IterablePosition, parts: list[Part], workers: int) -> IterablePosition:
@@ -132,7 +161,8 @@ def _datasets(
 def _loaded(saved: StateFields, is_stateful: bool, deals_itself_out: bool) -> DatasetState:
     passes = _counts(saved, "passes")
     if saved.get("state") is None:
-        return DatasetState(None, passes)
+        derived = "derived" in saved.names() and saved.boolean("derived")
+        return DatasetState(None, passes, derived)
     state = saved.inner("state")
     if sorted(state.names()) != sorted(_PARTS):
         saved.refuse("state", f"expected {_PARTS}, but got {state.names()}")
@@ -160,6 +190,8 @@ def _check_parts(fields: StateFields) -> None:
         one.integer("rank", most=max(0, one.integer("world", most=MOST_RANKS) - 1))
         one.integer("skip")
         one.integer("first")
+        if "least" in one.names():
+            one.integer("least", most=part["skip"])
         one.integer("every", least=1)
         if one.get("state") is not None:
             one.inner("state")

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from torch.utils.data import _utils
 
 from rekindle.core.samples import Sample
+from rekindle.errors import StateError
 from rekindle.run.hugging_face import split_again
 
 RESUMED = "resumed_parts"  # the name of such parts in what is saved of an iterator
@@ -34,15 +35,18 @@ class Part(TypedDict):
     skip: int  # so many samples behind that state were used
     first: int  # of those behind these: the first that is meant,
     every: int  # and then every so many
+    least: NotRequired[int]  # derived from another rank's: of the samples used, so many must be there
 
 
 class ResumedParts:
     """Reads parts one after the other: an iterator with a state, as torchdata defines it."""
 
     def __init__(self, dataset: Any, parts: list[Part], has_state: bool) -> None:
-        self._dataset, self._parts, self._has_state = dataset, list(parts), has_state
+        self._dataset, self._parts, self._has_state = dataset, parts, has_state
         self._copy: Any = None  # of the dataset, which reads the first part
         self._samples: Iterator[Sample] | None = None
+        # At once: behind the first of their samples it would be too late.
+        self._parts = [self._checked(part) if "least" in part else part for part in parts]
 
     def __iter__(self) -> ResumedParts:
         return self
@@ -72,6 +76,16 @@ class ResumedParts:
         """Read these parts instead."""
         self._parts, self._samples = list(state[RESUMED]), None
 
+    def _checked(self, part: Part) -> Part:
+        """A part behind the samples that its rank must have used; StateError if it has not got them."""
+        with _read_by(part, self._dataset):
+            found = sum(1 for _ in islice(self._begin({**part, "skip": 0}), part["skip"]))
+            if found < part["least"]:
+                whose = f"the part of worker {part['worker']} of rank {part['rank']} has {found} samples"
+                raise StateError(uneven_parts(f"{whose}, where at least {part['least']} were used"))
+            part = {**part, "least": 0}
+            return {**part, "state": self._copy.state_dict(), "skip": 0} if self._has_state else part
+
     def _begin(self, part: Part) -> Iterator[Sample]:
         # Its `__setstate__` would have a copy share what it knows with the original.
         copy = object.__new__(type(self._dataset))
@@ -86,6 +100,15 @@ class ResumedParts:
     def _after_a_sample(self, part: Part) -> Part:
         skip = 0 if self._has_state else part["first"] + 1
         return {**part, "skip": part["skip"] + skip, "first": part["every"] - 1}
+
+
+def uneven_parts(found: str) -> str:
+    """Why one rank's state does not say where the others stood."""
+    return (
+        "the state of one rank says where the others stood only while every worker of every rank has samples "
+        f"left: {found}. Give load_state_dict a list of the states of all ranks, or begin the next epoch "
+        "with set_epoch."
+    )
 
 
 def dealt(parts: list[Part], workers: int) -> list[list[Part]]:

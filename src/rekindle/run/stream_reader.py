@@ -21,13 +21,14 @@ from rekindle.choose.position import DatasetState, IterablePosition
 from rekindle.core.global_rng import GENERATORS
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Sample
+from rekindle.errors import StateError
 from rekindle.reuse.echo_stream import Echoed, EchoStream
 from rekindle.reuse.finished_stream import FinishedSamples, FinishedStream
 from rekindle.run.code_findings import DRAW_NOTHING
 from rekindle.run.dataset_copies import follows_protocol
 from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, loses_samples
 from rekindle.run.job import Job
-from rekindle.run.resumed_parts import RESUMED, ResumedParts
+from rekindle.run.resumed_parts import RESUMED, ResumedParts, uneven_parts
 
 _SMALL = 4096  # bytes: a state of this size is taken behind every batch, one of n times that every n batches
 _MOST_BATCHES = 64  # between two states
@@ -67,7 +68,9 @@ class StreamReader:
         for batches in earlier:
             self._skip_batches(batches, batch_size)
             self._finish(batch_size, seed)
-        self._skip_batches(skip, batch_size)
+        skipped = self._skip_batches(skip, batch_size)
+        if state.derived and skipped < skip:
+            raise StateError(uneven_parts(f"a part had {skipped} batches, not {skip}"))
 
     def _read_once(self) -> None:
         """Begin a pass that was left before this worker came to it: torch's workers have all read ahead then.
@@ -115,18 +118,20 @@ class StreamReader:
                 self._unmoved.pop(one.name, None)
                 one.restore_tensor(generators[one.name])
 
-    def _skip_batches(self, batches: int, batch_size: int) -> None:
+    def _skip_batches(self, batches: int, batch_size: int) -> int:
         """Skip batches that were made before; a collate function that may draw is called for them, too.
 
-        A dataset that ends before ends this as well: a saved state may claim any number of batches.
+        A dataset that ends before ends this as well: a saved state may claim any number of batches. How many
+        there were.
         """
-        for _ in range(batches):
+        for number in range(batches):
             samples, _ = self.take(batch_size)
             self.used()
-            if not samples:
-                return
+            if not samples or (self._job.drop_last and len(samples) < batch_size):
+                return number
             if self._job.collate_fn not in DRAW_NOTHING:
                 self._job.collate(samples)
+        return batches
 
     def take(self, count: int) -> tuple[list[Sample], list[bool] | None]:
         """The samples of the next batch, and which are fresh (None without echoes); fewer at the end.
