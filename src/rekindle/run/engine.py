@@ -276,7 +276,8 @@ class Engine:
             self._complete(batch)
 
     def _collate_whole(self, batch: InFlightBatch) -> None:
-        """Samples do not fit the layout: let the collate function see them all at once."""
+        """Samples that cannot be handed over as they are: let the collate function see them all at once."""
+        self._dispatcher.note_loose()
         self._queue[self._queue.index(batch)] = self._dispatcher.issue_again(batch, "batch")
         self._cancel(batch)
         if batch.pending == 0:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import torch
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Sample
 from rekindle.run import batch_layout, batch_pickle
 from rekindle.run.bad_samples import FailedSample, failed_rows
@@ -24,7 +25,7 @@ class RowUnits:
 
     The layout of the rows is learnt from the first sample: the worker that loads it describes it, and the
     engine answers with a layout for all workers. Samples that do not fit it are handed over as they are, and
-    collated in the main process: they are not asked for again.
+    collated in the main process: they are not asked for again, unless they cannot be pickled.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class RowUnits:
         good = [sample for sample in samples if type(sample) is not FailedSample]
         try:
             encoded = batch_pickle.encode_samples(good)
-        except Exception:
-            self._job.collate(good)  # Samples that no batch can be made of: this says why.
-            raise
+        except Exception as error:  # A memoryview, say: their batch can be sent, as torch's workers do.
+            if is_interrupt(error):
+                raise
+            return None, None
         return pack(self._queue, unit._replace(slot=None), encoded)
 
     def _run_native(self, unit: Unit, spec: batch_layout.Branch) -> None:
