@@ -39,6 +39,11 @@ def loaders(world, **arguments):
     ]  # fmt: skip
 
 
+# Of 96 samples: groups of two, three and eight near-duplicates, and samples without any.
+GROUPS = [[n, n + 48] for n in range(12)] + [[n, n + 10, n + 20] for n in range(12, 20)] + [[*range(80, 88)]]
+SHARED = {"redundancy": rk.Redundancy(GROUPS, "replace")}
+
+
 class Ranks:
     """The epochs of some ranks, each with a cache of its own that has no limit."""
 
@@ -171,16 +176,38 @@ def test_loaders_recompute_a_third_and_let_go_of_what_others_recompute():
     assert computed / used <= 0.34
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("groups", ["small", "pairs", "one large"])
+def test_near_duplicates_go_to_the_rank_that_has_their_result(groups, drop_last):
+    pairs = [[n, n + 1] for n in range(0, 96, 2)]
+    found = {"small": GROUPS, "pairs": pairs, "one large": [[*range(30)]]}[groups]
+    misses, entries = {}, {}
+    for world in (1, 2, 4):
+        ranks = loaders(world, redundancy=rk.Redundancy(found, "replace"), drop_last=drop_last)
+        for _ in range(9):
+            steps = {sum(1 for _ in loader) for loader in ranks}
+            assert len(steps) == 1
+        stores = [loader.report().reuse.store for loader in ranks]
+        misses[world] = sum(store.misses for store in stores)
+        entries[world] = [store.entries for store in stores]
+    for world in (2, 4):  # In each epoch, a group may stand at the border of two ranks.
+        assert misses[world] <= misses[1] + 9 * world
+        assert sum(entries[world]) <= entries[1][0] + 3 * world
+        if groups != "one large":  # Whoever has that has fewer others.
+            assert max(entries[world]) <= entries[1][0] / world + 12
+
+
+@pytest.mark.parametrize("shared", [{}, SHARED], ids=["alone", "shared"])
 @pytest.mark.parametrize("epoch", [0, 4])
-def test_a_state_goes_on_with_what_was_dealt(epoch):
-    first = loaders(3)
+def test_a_state_goes_on_with_what_was_dealt(epoch, shared):
+    first = loaders(3, **shared)
     for _ in range(epoch):
         for loader in first:
             list(loader)
     running = [iter(loader) for loader in first]
     for batches in running * 2:
         next(batches)
-    second = loaders(3)
+    second = loaders(3, **shared)
     for loader in second:
         loader.load_state_dict(first[1].state_dict())
     for _ in range(3):
@@ -190,13 +217,14 @@ def test_a_state_goes_on_with_what_was_dealt(epoch):
         running = [iter(loader) for loader in first]
 
 
-def test_ranks_of_another_number_are_dealt_to_again_between_two_epochs():
-    first = loaders(4)
+@pytest.mark.parametrize("shared", [{}, SHARED], ids=["alone", "shared"])
+def test_ranks_of_another_number_are_dealt_to_again_between_two_epochs(shared):
+    first = loaders(4, **shared)
     for loader in first:
         list(loader)
     misses = {}
     for world in (1, 3):
-        after, misses[world] = loaders(world), []
+        after, misses[world] = loaders(world, **shared), []
         for loader in after:
             loader.load_state_dict(first[0].state_dict())
         for _ in range(3):

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.chosen_sequence import without_result_first
-from rekindle.choose.rank_homes import RankHomes
+from rekindle.choose.duplicates.group_turns import GroupTurns
+from rekindle.choose.duplicates.substitution import SubstitutingRefresh
+from rekindle.choose.rank_homes import Dealt, RankHomes
 from rekindle.choose.refresh_schedule import first_of_each, share_of_uses
 from rekindle.choose.scores import Scores
 from rekindle.choose.selection import Choice
@@ -53,15 +55,37 @@ class RefreshByUse:
         fresh = np.isin(choice.ids, due)
         return choice._replace(cached=np.where(fresh, choice.uses, scores.made[choice.ids])), due
 
-    def deal(self, choice: Choice, homes: RankHomes, epoch: int, seed: int) -> Choice:
-        """The choice with its rows dealt to the ranks that have their results."""
-        if choice.cached is None or not self.shuffle:
+    def deal(
+        self, choice: Choice, homes: RankHomes, epoch: int, seed: int, shared: SubstitutingRefresh | None
+    ) -> Choice:
+        """The choice with its rows dealt to the ranks that have their results.
+
+        Those of near-duplicates that have a `shared` result go together to the rank that has that.
+        """
+        if not self.shuffle or choice.uses is None:
+            return choice
+        ids = choice.ids.astype(np.int64, copy=False)
+        if shared is not None:
+            units = shared.group_turns.index.units[ids]
+            is_due = shared.generations(ids, choice.uses) == choice.uses
+            last = shared.spare_first(ids, choice.uses, shared.recomputed(ids, is_due))
+            last = last[: self._left_out(choice)]
+            dealt = homes.deal(units, is_due, last, seed=seed, epoch=epoch)
+            return choice._replace(dealt=_of_samples(dealt, shared.group_turns))
+        if choice.cached is None:
             return choice
         is_due = (choice.cached == choice.uses) | (choice.cached < 0)
-        ids = choice.ids.astype(np.int64, copy=False)
         first = first_of_each(ids, is_due)
         last = without_result_first(choice.cached, first, seed, epoch)[: self._left_out(choice)]
         return choice._replace(dealt=homes.deal(ids, is_due, last, seed=seed, epoch=epoch))
 
     def _left_out(self, choice: Choice) -> int:
         return Shard(world=choice.world).left_out(len(choice.ids), self.batch_size, self.drop_last)
+
+
+def _of_samples(dealt: Dealt, turns: GroupTurns) -> Dealt:
+    """Rows dealt by units; of a unit that moves, it may be any member whose result is left behind."""
+    return dealt._replace(
+        moved=turns.members_of(dealt.moved),
+        moved_from=np.repeat(dealt.moved_from, turns.unit_sizes[dealt.moved]),
+    )

@@ -59,6 +59,7 @@ class LoaderParts:
                 reuse.redundant,
                 reuse.planning.refresh_by_use(shuffled, order.batch_size or 1, order.drop_last),
                 order.shard,
+                reuse.planning.refresh,
             )
         return cls(
             to_load,
@@ -74,11 +75,14 @@ class LoaderParts:
     def kept(self) -> KeptParts:
         """What a copy of the loader, or a pickle of it, is to take over: nothing that runs."""
         counters = Counters()
+        importance = None if self.importance is None else self.importance.copied(counters)
+        if importance is not None:
+            importance.schedule = None  # `again` gives it that of the copy.
         return KeptParts(
             self.placement,
             counters,
             replace(self.bad_samples, found=list(self.bad_samples.found)),
-            None if self.importance is None else self.importance.copied(counters),
+            importance,
         )
 
     @classmethod
@@ -87,6 +91,7 @@ class LoaderParts:
         to_load, reuse, native = _reuse(loader, order)
         if kept.importance is not None:
             kept.importance.duplicates = reuse.redundant
+            kept.importance.schedule = reuse.planning.refresh
         return cls(to_load, reuse, *kept, actors_of(loader.executor), native)
 
     def follow(self, order: LoaderOrder) -> None:

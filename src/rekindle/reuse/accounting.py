@@ -81,7 +81,7 @@ class ReuseAccounting:
         dealt = None if importance.choice is None else importance.choice.dealt
         if dealt is not None and dealt.world == shard.world and not self._is_shared_by_runs:
             gone = dealt.gone_from(shard.rank)
-            store.drop(gone, before=importance.scores.made[gone])
+            store.drop(gone, before=importance.generations_now(gone))
 
     def report(self, split: SplitPoint, epochs: int) -> ReuseReport | None:
         """What was saved in so many epochs, and what it cost in diversity; None before the first batch."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.duplicates.substitution import SubstitutingRefresh
 from rekindle.choose.importance.method import ImportanceMethod, name_of
 from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
@@ -23,11 +24,12 @@ def choose_samples(
     refresh: RefreshByUse | None = None,
     shard: Shard | None = None,
     homes: RankHomes | None = None,
+    shared: SubstitutingRefresh | None = None,
 ) -> Choice:
     """What the method plans, less near-duplicates, for all ranks; counts the samples' uses in `scores`.
 
     With `refresh`, it says which of them are recomputed; that is noted in `scores`, too. With `homes`, ranks
-    keep what they have cached.
+    keep what they have cached; near-duplicates have `shared` results.
     """
     scores.make_room(epoch + 1)
     ids, weights = validated(method.plan(epoch, scores), len(scores), name_of(method))
@@ -42,7 +44,7 @@ def choose_samples(
         scores.made[due] = scores.uses[due]
         choice = choice if refresh.shared else recomputing
         if homes is not None:
-            choice = refresh.deal(choice, homes, epoch, scores.seed)
+            choice = refresh.deal(choice, homes, epoch, scores.seed, shared)
     _count(scores.uses, ids)
     if scores.turns is not scores.uses:
         _count(

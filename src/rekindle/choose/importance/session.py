@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from rekindle.choose import distributed
 from rekindle.choose.agreement import Fact, has_ranks
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
+from rekindle.choose.duplicates.substitution import SubstitutingRefresh
 from rekindle.choose.importance.epoch_choice import choose_samples
 from rekindle.choose.importance.epoch_findings import EpochFindings
 from rekindle.choose.importance.feedback_intake import FeedbackIntake
@@ -27,6 +29,7 @@ from rekindle.choose.importance.method import (
 from rekindle.choose.importance.shared_findings import SharedFindings
 from rekindle.choose.rank_homes import RankHomes
 from rekindle.choose.refresh_by_use import RefreshByUse
+from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.scores import Findings, Scores
 from rekindle.choose.selection import Choice
 from rekindle.choose.shard import Shard
@@ -58,11 +61,12 @@ class ImportanceSession:
         duplicates: DuplicatePolicy | None = None,
         refresh: RefreshByUse | None = None,
         shard: Shard | None = None,
+        schedule: Callable[[], Refresh | None] | None = None,
     ) -> None:
         # A method may remember things, and be given to other loaders as well.
         self.method = as_method(copy.deepcopy(method))
         self.name = name_of(self.method)
-        self.duplicates, self.refresh, self.shard = duplicates, refresh, shard
+        self.duplicates, self.refresh, self.shard, self.schedule = duplicates, refresh, shard, schedule
         reads = arrays_read_by(self.method)
         also = {"made": refresh is not None, "turns": duplicates is not None}
         kept = None if reads is None else reads | {name for name, needed in also.items() if needed}
@@ -85,8 +89,9 @@ class ImportanceSession:
             if self.epoch >= 0 or not self._exchanges:
                 self._update_scores(ended)
             self.choice = choose_samples(
-                self.method, epoch, self.scores, self.duplicates, self.refresh, self.shard, self._homes_here()
-            )
+                self.method, epoch, self.scores, self.duplicates, self.refresh, self.shard,
+                self._homes_here(), self._shared_results(),
+            )  # fmt: skip
             self.epoch = epoch
         self._findings.time_loads(self.method.wants_load_times(epoch))
         return self.choice
@@ -94,11 +99,21 @@ class ImportanceSession:
     def _homes_here(self) -> RankHomes | None:
         """Which rank has what is cached, where ranks of this number share samples; at first, none has any."""
         world = 1 if self.shard is None else self.shard.world
-        if world == 1 or self.refresh is None or self.refresh.shared:
+        if world == 1 or self.refresh is None:
             self.homes = None
         elif self.homes is None or self.homes.world != world:
             self.homes = RankHomes(len(self.scores), world)
         return self.homes
+
+    def _shared_results(self) -> SubstitutingRefresh | None:
+        """When the results are recomputed that near-duplicates share, if they do."""
+        found = None if self.schedule is None else self.schedule()
+        return found if isinstance(found, SubstitutingRefresh) else None
+
+    def generations_now(self, ids: NDArray[np.int64]) -> NDArray[np.signedinteger]:
+        """The generation of each of these samples in the epoch chosen, if it is recomputed in that."""
+        shares = self.refresh is not None and self.refresh.shared
+        return self.scores.turns[ids] - 1 if shares else self.scores.made[ids]
 
     def deal_again(self) -> None:
         """Deal the samples of an epoch that has not begun yet to the ranks that there are now."""
@@ -108,7 +123,9 @@ class ImportanceSession:
         if homes is None or self.refresh is None:
             self.choice = self.choice._replace(dealt=None)
         elif dealt is None or dealt.world != homes.world:
-            self.choice = self.refresh.deal(self.choice, homes, self.epoch, self.scores.seed)
+            self.choice = self.refresh.deal(
+                self.choice, homes, self.epoch, self.scores.seed, self._shared_results()
+            )
 
     def start(self, epoch: int, *, ended: bool = False) -> Choice:
         """The samples of an epoch that begins here, or goes on. All ranks start the same ones."""
