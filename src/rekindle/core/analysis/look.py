@@ -24,6 +24,7 @@ import numpy as np
 
 from rekindle.core.analysis.code_reads import CodeReads
 from rekindle.core.analysis.file_reads import class_reads_files
+from rekindle.core.analysis.list_items import identical
 from rekindle.core.analysis.look_at_code import CODE, COLLATES, NOT_OF_INTEREST, scripts_collates, switches
 from rekindle.core.analysis.look_at_values import (
     BY_IDENTITY,
@@ -34,7 +35,7 @@ from rekindle.core.analysis.look_at_values import (
     VALUES,
     look_at_scalar,
 )
-from rekindle.core.analysis.look_findings import Finder, LookFindings, Reader, identical, same_root
+from rekindle.core.analysis.look_findings import Finder, LookFindings, Reader, same_root
 from rekindle.core.analysis.object_state import (
     HEAP_TYPE,
     IN_LIBRARY,

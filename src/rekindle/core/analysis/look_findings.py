@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rekindle.core.analysis.list_items import identical, same_items
+
 Reader = Callable[[Any], Iterable[object]]
 Finder = Callable[[Any], object]
 
@@ -30,11 +32,8 @@ class LookFindings:
         """Whether all objects are those that they were, hold what they held, and have the same values."""
         if not all(map(operator.is_, map(type, self.objects), self.kinds)):
             return False
-        for read, holder, held in self.held:
-            now = read(holder)
-            now = now if isinstance(now, list | tuple) else [*now]
-            if len(now) != len(held) or not all(map(operator.is_, now, held)):
-                return False
+        if not all(_holds(holder, read, held) for read, holder, held in self.held):
+            return False
         return whatever_values or all(find(value) == found for find, value, found in self.values)
 
     def are_same(self, others: LookFindings) -> bool:
@@ -47,9 +46,12 @@ class LookFindings:
         )
 
 
-def identical(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Whether these are the same objects."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
+def _holds(holder: Any, read: Reader, held: Sequence[object]) -> bool:
+    """Whether what is read from a holder are these objects."""
+    if read is list.copy:
+        return same_items(holder, held)
+    now = read(holder)
+    return identical(now if isinstance(now, list | tuple) else [*now], held)
 
 
 def same_root(root: object, other: object) -> bool:
