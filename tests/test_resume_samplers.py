@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, Sampler
 
 import rekindle as rk
 from resumable import (
@@ -150,7 +150,7 @@ def test_replaying_a_sampler_leaves_the_global_generators_alone():
     loader = rk.DataLoader(Draws(), seed=3, **FOREIGN["draws"]())
     next(iter(loader))
     state = loader.state_dict()
-    resumed = rk.DataLoader(Draws(), seed=3, **FOREIGN["RandomSampler"]())
+    resumed = rk.DataLoader(Draws(), seed=3, **FOREIGN["draws"]())
     resumed.load_state_dict(state)
     seed_all(5)
     before = (random.random(), np.random.random_sample(), torch.rand(()).item())
@@ -223,3 +223,85 @@ def test_a_state_without_the_epoch_of_its_sampler_is_loaded_and_a_wrong_one_refu
     del state["sampler"]["epoch"]
     loader.load_state_dict(state)
     assert len(batches(loader)) == 2
+
+
+# A sampler that keeps something of its own which no state has.
+
+
+class InOrderOf(Sampler):
+    """A sampler whose order follows from a number."""
+
+    number = 0
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        generator = torch.Generator()
+        generator.manual_seed(self.number)
+        return iter(torch.randperm(12, generator=generator).tolist())
+
+
+class CountsItsPasses(InOrderOf):
+    def __iter__(self):
+        self.number += 1
+        return super().__iter__()
+
+
+class WithoutSeed(InOrderOf):
+    def __iter__(self):
+        return iter(np.random.default_rng().permutation(12).tolist())
+
+
+def after_batches(done, sampler, **options):
+    loader = rk.DataLoader(range(12), batch_size=2, sampler=sampler, seed=3, **options)
+    iterator = iter(loader)
+    for _ in range(done):
+        next(iterator)
+    return through_a_file(loader.state_dict()), batches(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [CountsItsPasses, WithoutSeed])
+def test_a_state_is_refused_where_a_sampler_gives_another_order(kind, workers):
+    sampler = kind()
+    batches(rk.DataLoader(range(12), sampler=sampler))
+    state, _ = after_batches(2, sampler, num_workers=workers)
+    resumed = rk.DataLoader(range(12), batch_size=2, sampler=kind(), seed=3, num_workers=workers)
+    resumed.load_state_dict(state)
+    with pytest.raises(rk.StateError, match=rf"sampler: {kind.__name__} gives another order .* batch 2"):
+        iter(resumed)
+
+
+def test_a_state_goes_on_where_the_script_puts_its_sampler_back():
+    sampler = InOrderOf()
+    sampler.number = 7
+    state, due = after_batches(2, sampler)
+    sampler = InOrderOf()
+    resumed = rk.DataLoader(range(12), batch_size=2, sampler=sampler, seed=3)
+    resumed.load_state_dict(state)
+    with pytest.raises(rk.StateError, match="another order"):
+        iter(resumed)
+    sampler.number = 7
+    assert batches(resumed) == due
+
+
+def test_a_state_behind_the_last_batch_or_before_the_first_goes_with_any_order():
+    for done, left in ((0, 6), (6, 0)):
+        state, _ = after_batches(done, CountsItsPasses())
+        resumed = rk.DataLoader(range(12), batch_size=2, sampler=WithoutSeed(), seed=3)
+        resumed.load_state_dict(state)
+        assert len(batches(resumed)) == left
+        assert len(batches(resumed)) == 6
+
+
+def test_a_digest_that_is_none_is_refused_and_a_state_without_one_loaded():
+    state, _ = after_batches(2, InOrderOf())
+    resumed = rk.DataLoader(range(12), batch_size=2, sampler=InOrderOf(), seed=3)
+    for wrong in (-1, "1", 2**63):
+        state["sampler"]["digest"] = wrong
+        with pytest.raises(rk.StateError, match=r"sampler\.digest"):
+            resumed.load_state_dict(state)
+    del state["sampler"]["digest"]
+    resumed.load_state_dict(state)
+    assert len(batches(resumed)) == 4

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
@@ -26,7 +27,7 @@ from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.sampler_generators import GLOBAL, generators_of, same_states, set_generators
 from rekindle.core.counter_rng import NEXT_DRAW
 from rekindle.core.samples import Index
-from rekindle.errors import ArgumentError
+from rekindle.errors import ArgumentError, StateError
 
 _RECENT = 256  # samples
 
@@ -53,6 +54,7 @@ class SamplerState:
     draws_seed: bool = True  # that seed was drawn from the same generator, as torch does
     draws: dict[str, torch.Tensor] | None = None  # how often samples were drawn, where that is not replayed
     epoch: int | None = None  # that the sampler was in, by its `set_epoch`, when the epoch began
+    digest: int | None = None  # of the samples drawn so far, where they are to be drawn again
 
 
 class SamplerOrders:
@@ -102,7 +104,7 @@ class SamplerOrders:
         self._share = share_of(sampler)
         self._counts = DrawCounts()
         self._endless = not isinstance(sampler, Sized)
-        self._step = self._seen = 0
+        self._step = self._seen = self._digest = 0
         self._draws_seed = base_seed is None
         self.base_seed = 0 if base_seed is None else base_seed
         if resume is not None and resume.step is None:
@@ -179,16 +181,34 @@ class SamplerOrders:
         iterator = self._begin()
         for drawn in islice(iterator, self._step):
             indices = self._indices(drawn)
-            self._counts.add(_as_integers(indices, self._seen))
+            ids = _as_integers(indices, self._seen)
+            self._counts.add(ids)
             self._seen += len(indices)
+            self._digest = _digest(ids, self._digest)
             if self._recent is not None:
                 self._recent.extend(indices)
+        if state.digest not in (None, self._digest):  # Earlier states do not have one.
+            iterator = self._nothing_left(iterator, state)
         if self._step == 0 and not same_states(now, generators_of(self._sampler, self._generator)):
             # Most samplers draw their order when they are asked for the first index: let that be now.
             iterator = chain(list(islice(iterator, 1)), iterator)
         # The global ones are not ours to move; those of the loader and the sampler go on from here.
         set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
         return iterator
+
+    def _nothing_left(self, iterator: Iterator[Index], state: SamplerState) -> Iterator[Index]:
+        """An iterator without an index; StateError if it has one, for that is of another order."""
+        nothing = object()
+        if next(iterator, nothing) is nothing:
+            return iterator
+        own_epoch = "" if state.epoch is None else f", in its epoch {state.epoch}"
+        raise StateError(
+            f"sampler: {type(_wrapped(self._sampler)).__name__} gives another order than when the state was "
+            f"saved, after batch {self._step} of epoch {self._epoch}{own_epoch}. Going on would repeat some "
+            "samples and leave others out. Before you iterate, put it where it was then (its epoch, seed and "
+            "generator), or give it state_dict() and load_state_dict(); or load no state, to begin the epoch "
+            "again."
+        )
 
     def _indices(self, drawn: Index) -> list[Index]:
         """What a batch consists of; as integers, if they name cached samples."""
@@ -198,19 +218,28 @@ class SamplerOrders:
     def _remember(self, ids: NDArray[np.int64]) -> None:
         """Note where the sampler stands after a batch of these samples."""
         state = self._sampler_state() if self._plan_of is None else self._first_state
-        self._after[self._step] = _Reached(self._seen, state, ids)
+        self._digest = _digest(ids, self._digest)
+        self._after[self._step] = _Reached(self._seen, state, ids, self._digest)
 
     def _sampler_state(self) -> object:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
 
     def resume_after(self, steps: int) -> SamplerState:
         """What it takes to go on after so many batches of this epoch."""
-        seen, state, _ = self._after[steps]
+        seen, state, _, digest = self._after[steps]
         draws = None
         if state is not None and self._plan_of is None:
             draws = self._counts.state([one.ids for step, one in self._after.items() if step > steps])
         return SamplerState(
-            steps, self._start, state, seen, self.base_seed, self._draws_seed, draws, self._own_epoch
+            steps,
+            self._start,
+            state,
+            seen,
+            self.base_seed,
+            self._draws_seed,
+            draws,
+            self._own_epoch,
+            digest if state is None else None,
         )
 
     def forget_before(self, steps: int) -> None:
@@ -296,6 +325,7 @@ class _Reached(NamedTuple):
     seen: int
     state: object
     ids: NDArray[np.int64]
+    digest: int
 
 
 def between_epochs(sampler: object, generator: torch.Generator | None, ended: bool) -> SamplerState:
@@ -312,8 +342,12 @@ def between_epochs(sampler: object, generator: torch.Generator | None, ended: bo
 
 def _stateful_part(sampler: object) -> StatefulSampler | None:
     """The sampler, or the one that torch's batch sampler wraps, if it can save and load its state."""
-    wrapped: object = sampler.sampler if type(sampler) is BatchSampler else sampler
+    wrapped = _wrapped(sampler)
     return wrapped if _is_stateful(wrapped) else None
+
+
+def _wrapped(sampler: object) -> object:
+    return sampler.sampler if type(sampler) is BatchSampler else sampler
 
 
 def _is_stateful(sampler: object) -> TypeGuard[StatefulSampler]:
@@ -329,6 +363,11 @@ def _integer(index: Index) -> int:
         f"reuse= needs a sampler that yields integers; this one yielded {index!r}. "
         "A sample that is reused must be known by its index."
     )
+
+
+def _digest(ids: NDArray[np.int64], before: int) -> int:
+    """A number that follows from all samples up to these."""
+    return xxhash.xxh3_64_intdigest(ids.data, before) >> 1 if len(ids) else before
 
 
 def _as_integers(indices: list[Index], seen: int) -> NDArray[np.int64]:

@@ -217,4 +217,7 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
     if step != position:
         saved.refuse("step", f"the sampler is at batch {step}, but the epoch is at batch {position}")
     draws = None if saved.get("draws") is None else checked_draws(saved.inner("draws"))
-    return SamplerState(step, start, own, seen, base_seed, saved.boolean("draws_seed"), draws, epoch)
+    digest = None
+    if "digest" in saved.names() and saved.get("digest") is not None:  # Earlier states do not have it.
+        digest = saved.integer("digest", most=_MOST_SEED)
+    return SamplerState(step, start, own, seen, base_seed, saved.boolean("draws_seed"), draws, epoch, digest)
