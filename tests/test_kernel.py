@@ -17,6 +17,13 @@ CPU = Path("/proc/cpuinfo")
 FILL = np.array([7, 77, 177], dtype=np.uint8)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """The kernels, which would otherwise be compiled later, and tables be compared with tables."""
+    for layout in "CA":
+        fused_kernel._normalize(layout)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     means=st.lists(st.floats(-1, 2, width=32), min_size=3, max_size=3),

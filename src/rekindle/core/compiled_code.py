@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rekindle.core.ownership import is_trusted
 from rekindle.core.patience import PATIENCE
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+# An option for functions that slice arrays in their loops. Numba counts references to each slice, by atomic
+# additions that take as long as the work on a short row. With this it does not, and nothing can be allocated.
+NO_ALLOCATION: Final[dict[str, bool]] = {"_nrt": False}
 
 
 def check_compiled_code() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rekindle.core.compiled_code import check_compiled_code
-from rekindle.core.compiler import numba
+from rekindle.core.compiler import part_of_kernels
 from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
 
@@ -13,7 +13,7 @@ check_compiled_code()
 
 
 # A product and a sum may become one instruction, which rounds once: the result is exact only with that.
-@numba.njit(nogil=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
+@part_of_kernels(fastmath={"contract"}, error_model="numpy")
 def convert(source: Bytes, values: Table, c: int, to: Values) -> None:
     """A line of a channel: by table, by (value / 255 − mean) / std, or, given nothing, as it is."""
     if values.shape[1] == 256:
@@ -35,7 +35,7 @@ def convert(source: Bytes, values: Table, c: int, to: Values) -> None:
             to[x] = source[x]
 
 
-@numba.njit(nogil=True, boundscheck=False)
+@part_of_kernels()
 def interleave(lines: Values, to: Values) -> None:
     """Write three lines, one for each channel, as pixels."""
     red, green, blue = lines[0], lines[1], lines[2]

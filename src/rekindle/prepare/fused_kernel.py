@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
-from rekindle.core.compiled_code import kernel
+from rekindle.core.compiled_code import NO_ALLOCATION, kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.crop_window import crop_with_border
@@ -52,7 +52,7 @@ def _signature(layout: Literal["C", "A"]) -> Signature:
 
 
 # A product and a sum may become one instruction, which rounds once: the result is exact only with that.
-@kernel(_signature, fastmath={"contract"}, error_model="numpy", boundscheck=False)
+@kernel(_signature, fastmath={"contract"}, error_model="numpy", boundscheck=False, **NO_ALLOCATION)
 def _normalize(pixels: Bytes, start: int, stride: int, constants: Floats, out: Floats) -> None:
     """Pixels as (value / 255 − mean) / std: each division is a product with a correction of its error."""
     m0, m1, m2 = constants[0, 0], constants[1, 0], constants[2, 0]  # means

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import check_compiled_code
-from rekindle.core.compiler import numba
+from rekindle.core.compiler import part_of_kernels
 from rekindle.errors import ArgumentError
 from rekindle.prepare.unit_plan import Column, Plan
 
 check_compiled_code()
 
 
-@numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+@part_of_kernels(error_model="numpy")
 def has_pixels(plan: Plan, n: int, nbytes: int, rows: int) -> bool:
     """Whether the image of a plan's row lies within `nbytes` of memory, and its result in one of `rows`."""
     at, height, width = plan[n, Column.START], plan[n, Column.HEIGHT], plan[n, Column.WIDTH]

@@ -15,8 +15,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.core.compiled_code import check_compiled_code, kernel
-from rekindle.core.compiler import Signature, numba
+from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba, part_of_kernels
 from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
 from rekindle.prepare.plan_check import has_pixels, impossible
@@ -36,10 +36,10 @@ def _signature(floats: bool) -> Signature:
     table, number = numba.types.Array(value, 2, "C"), numba.int64
     words, plan, sums = numba.uint64[::1], numba.int64[:, ::1], numba.uint16[::1]
     scratch = words, numba.uint8[::1], pixels, sums
-    return number(pixels, number, plan, *scratch, table, table, number, number, numba.boolean)
+    return number(pixels, number, plan, *scratch, table, table, table, number, number, numba.boolean)
 
 
-@numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+@part_of_kernels(error_model="numpy")
 def _resize(
     image: Bytes,
     start: int,
@@ -103,7 +103,7 @@ def _resize(
             to[x] = np.uint8(sums[x] >> np.uint16(8))
 
 
-@numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+@part_of_kernels(error_model="numpy")
 def _transpose(words: NDArray[np.uint64], across: int, down: int) -> None:
     """Transpose the matrix of bytes in the first half of the memory, so many words across, into the second.
 
@@ -134,7 +134,7 @@ def _transpose(words: NDArray[np.uint64], across: int, down: int) -> None:
                 to_word += d
 
 
-@kernel(_signature, boundscheck=False, error_model="numpy")
+@kernel(_signature, boundscheck=False, error_model="numpy", **NO_ALLOCATION)
 def _write(
     pixels: Bytes,
     source: int,
@@ -143,6 +143,7 @@ def _write(
     written: Bytes,  # the words as bytes, to write
     read: Bytes,  # and to read: of the same type as `pixels`
     sums: NDArray[np.uint16],  # for a row
+    converted: Values,  # for a row of each channel, where channels are last
     values: Table,
     out: Values,
     rows: int,
@@ -161,9 +162,9 @@ def _write(
         or read.size != 8 * words.size
         or half < 24 * tall * wide
         or sums.size < 24 * tall
+        or converted.shape != (3, columns if channels_last else 0)
     ):
         return len(plan)
-    converted = np.empty((3, columns), dtype=out.dtype)
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -191,8 +192,9 @@ def _write(
             to_row = columns * (rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y)
             for c in range(3):
                 begin = 8 * (half + (8 * tall * c + y) * wide)
-                into = converted[c]
-                if not channels_last:
+                if channels_last:
+                    into = converted[c]
+                else:
                     into = to[c * rows * columns + to_row : c * rows * columns + to_row + columns]
                 convert(read[begin : begin + columns], values, c, into)
             if channels_last:
@@ -219,11 +221,12 @@ def box_writer(plan: Plan, values: Table, out: Values, widest: int) -> WriteImag
     compiled = _write(out.dtype == _FLOAT)
     memory, channels_last = in_rows(out)
     rows, columns = out.shape[2:]
-    words, written, read, sums = _scratch_words(rows, columns, widest)
+    scratch = _scratch_words(rows, columns, widest)
+    converted: Values = np.empty((3, columns if channels_last else 0), dtype=out.dtype)
 
     def write(pixels: Bytes, source: int) -> None:
         wrong = compiled(
-            pixels, source, plan, words, written, read, sums, values, memory, rows, columns, channels_last
+            pixels, source, plan, *scratch, converted, values, memory, rows, columns, channels_last
         )
         if wrong >= 0:
             raise impossible(plan, wrong, pixels, out)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rekindle.core.compiled_code import check_compiled_code, kernel
-from rekindle.core.compiler import Signature, numba
+from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code, kernel
+from rekindle.core.compiler import Signature, numba, part_of_kernels
 from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
 from rekindle.prepare.plan_check import has_pixels, impossible
@@ -24,14 +24,14 @@ _FLOAT = np.dtype(np.float32)
 _TOGETHER = 4096  # bytes of a channel, before they are converted
 
 
-@numba.njit(nogil=True, boundscheck=False)
+@part_of_kernels()
 def _split(source: Bytes, red: Bytes, green: Bytes, blue: Bytes) -> None:
     """The channels of a row of pixels."""
     for x in range(red.size):
         red[x], green[x], blue[x] = source[3 * x], source[3 * x + 1], source[3 * x + 2]
 
 
-@numba.njit(nogil=True, boundscheck=False)
+@part_of_kernels()
 def _reverse(line: Bytes, target: Bytes) -> None:
     count = line.size
     for x in range(count - 1, -1, -1):  # Counting down vectorises.
@@ -44,18 +44,31 @@ def _signature(floats: bool) -> Signature:
     pixels = numba.types.Array(numba.uint8, 1, "C", readonly=True)
     table = numba.types.Array(value, 2, "C")
     out = numba.types.Array(value, 2, "C")
-    plan, fill, flag = numba.int64[:, ::1], numba.uint8[::1], numba.boolean
-    return numba.int64(pixels, numba.int64, plan, fill, table, out, flag)
+    plan, fill, flag, lines = numba.int64[:, ::1], numba.uint8[::1], numba.boolean, numba.uint8[:, ::1]
+    return numba.int64(pixels, numba.int64, plan, fill, lines, lines, table, table, out, flag)
 
 
-@kernel(_signature, boundscheck=False, error_model="numpy")
+@kernel(_signature, boundscheck=False, error_model="numpy", **NO_ALLOCATION)
 def _write(
-    pixels: Bytes, source: int, plan: Plan, fill: Bytes, values: Table, out: Values, channels_last: bool
+    pixels: Bytes,
+    source: int,
+    plan: Plan,
+    fill: Bytes,
+    planes: Bytes,  # for some rows of each channel
+    line: Bytes,  # for a row of each channel
+    converted: Values,  # for some rows, where channels are last
+    values: Table,
+    out: Values,
+    channels_last: bool,
 ) -> int:
     """Write the plan's rows whose pixels these are; returns the row that is impossible, or −1."""
     if plan.shape[1] != COLUMNS or out.shape[1] % 3 or values.shape[0] != 3 or fill.size != 3:
         return len(plan)
     most, farthest = out.shape[1] // 3, 1 << 31
+    if planes.shape != (3, max(_TOGETHER, most)) or line.shape != (3, most) or converted.shape[0] != 3:
+        return len(plan)
+    if channels_last and converted.shape[1] != planes.shape[1]:
+        return len(plan)
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -78,9 +91,6 @@ def _write(
         start = columns - last if mirrored else first
         end = start + count
         together = max(_TOGETHER // columns, 1)  # rows
-        planes = np.empty((3, together * columns), dtype=np.uint8)
-        line = np.empty((3, count), dtype=np.uint8)
-        converted = np.empty((3, together * columns if channels_last else 0), dtype=out.dtype)
         for begin in range(0, rows, together):
             stop = min(begin + together, rows)
             for y in range(begin, stop):
@@ -95,9 +105,9 @@ def _write(
                 inside = pixels[there : there + 3 * count]
                 into = planes[:, offset + start : offset + end]
                 if mirrored:
-                    _split(inside, line[0], line[1], line[2])
+                    _split(inside, line[0, :count], line[1, :count], line[2, :count])
                     for c in range(3):
-                        _reverse(line[c], into[c])
+                        _reverse(line[c, :count], into[c])
                 else:
                     _split(inside, into[0], into[1], into[2])
                 if count < columns:
@@ -107,8 +117,9 @@ def _write(
             size = (stop - begin) * columns
             to = out[plan[n, Column.ROW]]
             for c in range(3):
-                into_line = converted[c, :size]
-                if not channels_last:
+                if channels_last:
+                    into_line = converted[c, :size]
+                else:
                     into_line = to[c * most + begin * columns : c * most + begin * columns + size]
                 convert(planes[c, :size], values, c, into_line)
             if channels_last:
@@ -135,9 +146,13 @@ def window_writer(plan: Plan, fill: Bytes, values: Table, out: Values) -> WriteI
     """
     compiled = _write(out.dtype == _FLOAT)
     rows, channels_last = in_rows(out)
+    most = out.shape[2] * out.shape[3]
+    together = max(_TOGETHER, most)
+    planes, line = np.empty((3, together), dtype=np.uint8), np.empty((3, most), dtype=np.uint8)
+    converted: Values = np.empty((3, together if channels_last else 0), dtype=out.dtype)
 
     def write(pixels: Bytes, source: int) -> None:
-        wrong = compiled(pixels, source, plan, fill, values, rows, channels_last)
+        wrong = compiled(pixels, source, plan, fill, planes, line, converted, values, rows, channels_last)
         if wrong >= 0:
             raise impossible(plan, wrong, pixels, out)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
-from rekindle.core.compiled_code import kernel
+from rekindle.core.compiled_code import NO_ALLOCATION, kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.opencv import cv2
 from rekindle.prepare.rgb import is_rgb
@@ -133,7 +133,7 @@ def _signature() -> Signature:
     return void(rows, uint8[:, ::1], int64, int64, int64, float64[::1], uint16[::1])
 
 
-@kernel(_signature)
+@kernel(_signature, **NO_ALLOCATION)
 def _sum_bilinear(
     rows: NDArray[np.uint8],
     result: NDArray[np.uint8],
