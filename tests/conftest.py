@@ -44,6 +44,7 @@ LAST = (
     *("test_third_party_transforms", "test_reuse_albumentations", "test_held_generators"),
     *("test_examples", "test_documentation", "test_ray", "test_resumed_parts", "test_frameworks"),
     *("test_timm_steps", "test_architecture", "test_file_access", "test_accelerate", "test_train_proxy"),
+    "test_file_reads",
     "test_framework_ranks",
 )
 

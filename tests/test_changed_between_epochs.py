@@ -345,7 +345,7 @@ CASES = [
 def seen(loader: Any, case: Callable[[], Case], **more: Any) -> list[list[Any]]:
     """What each of some epochs gives, with a change before each but the first."""
     dataset, arguments, change = case()
-    made = loader(dataset, batch_size=2, num_workers=1, **arguments, **more)
+    made = loader(dataset, batch_size=2, **{"num_workers": 1, **arguments, **more})
     epochs = []
     for epoch in range(EPOCHS):
         if epoch:
@@ -373,7 +373,8 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_an_epoch_sees_what_was_changed_before_it(case: Callable[[], Case]) -> None:
-    expected = seen(DataLoader, case)
+    """As torch's loader without workers, which has the changed objects; its workers are forks (see below)."""
+    expected = seen(DataLoader, case, num_workers=0)
     undo()
     assert seen(rk.DataLoader, case) == expected
 
@@ -382,6 +383,7 @@ def test_an_epoch_sees_what_was_changed_before_it(case: Callable[[], Case]) -> N
     "case", [a_steps_attribute, a_few_labels, a_global, an_open_file], ids=lambda case: case.__name__
 )
 def test_threads_have_loaded_nothing_ahead_that_was_changed_since(case: Callable[[], Case]) -> None:
+    """As torch's workers, which are forked when an epoch begins."""
     expected = seen(DataLoader, case)
     undo()
     assert seen(rk.DataLoader, case, executor="threads") == expected

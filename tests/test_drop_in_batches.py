@@ -16,6 +16,7 @@ from torch.utils.data import (
 )
 
 import rekindle as rk
+from covering import each_pair
 from same import same
 from torch_datasets import (
     KINDS,
@@ -190,21 +191,20 @@ def test_with_a_generator_the_order_and_the_generators_state_are_torchs(num_work
         assert torch.equal(ours.get_state(), theirs.get_state())
 
 
-@WORKERS
-@pytest.mark.parametrize("seed_before", [False, True], ids=["seed after", "seed before"])
+RANDOM_SAMPLERS = {
+    "random": lambda: RandomSampler(range(20)),
+    "replacement": lambda: RandomSampler(range(20), replacement=True, num_samples=50),
+    "weighted": lambda: WeightedRandomSampler([1.0, 5.0, 2.0, 0.5] * 5, 30),
+    "subset": lambda: SubsetRandomSampler([3, 5, 7, 11, 13]),
+}
+
+
 @pytest.mark.parametrize(
-    "make_sampler",
-    [
-        lambda: RandomSampler(range(20)),
-        lambda: RandomSampler(range(20), replacement=True, num_samples=50),
-        lambda: WeightedRandomSampler([1.0, 5.0, 2.0, 0.5] * 5, 30),
-        lambda: SubsetRandomSampler([3, 5, 7, 11, 13]),
-    ],
-    ids=["random", "replacement", "weighted", "subset"],
+    ("sampler", "num_workers", "seed_before"), each_pair(RANDOM_SAMPLERS, [0, 1], [False, True])
 )
-def test_a_random_sampler_under_a_global_seed_gives_torchs_order(make_sampler, seed_before, num_workers):
+def test_a_random_sampler_under_a_global_seed_gives_torchs_order(sampler, num_workers, seed_before):
     def make(loader):
-        return loader(range(20), batch_size=4, sampler=make_sampler(), num_workers=num_workers)
+        return loader(range(20), batch_size=4, sampler=RANDOM_SAMPLERS[sampler](), num_workers=num_workers)
 
     ours, our_state = seeded_epochs(lambda: make(rk.DataLoader), seed_before=seed_before)
     theirs, their_state = seeded_epochs(lambda: make(Torch), seed_before=seed_before)

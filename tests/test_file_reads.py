@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import random
@@ -12,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.io
 import torch
 from PIL import Image, ImageOps
-from scipy import ndimage
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import rekindle as rk
@@ -23,6 +22,8 @@ from rekindle.core.analysis.look import Look
 
 T = rk.transforms
 LOAD = np.load
+scipy: Any = None
+ndimage: Any = None
 
 
 class Holds(Dataset[Any]):
@@ -69,7 +70,7 @@ READ = {
     "one that is held": np.load,
     "a function of torch": lambda path: torch.load(path),
     "a function of a library": lambda path: scipy.io.loadmat(path),
-    "one that is held of a library": scipy.io.loadmat,
+    "one that is held of a library": None,
     "one that is imported late": imports_a_reader,
     "a class of a library": lambda path: zipfile.ZipFile(path),
     "a class of C code": sqlite3.Connection,
@@ -87,9 +88,17 @@ DO_NOT = {
 }
 
 
-@pytest.mark.parametrize("held", READ.values(), ids=READ)
-def test_what_may_read_files_is_told(held: Any) -> None:
-    look = Look(Holds(held))
+@pytest.fixture(autouse=True, scope="module")
+def _large_library() -> None:
+    """Imported when these tests run, and not before others do: each of their forks would take longer."""
+    global scipy, ndimage
+    scipy, ndimage = importlib.import_module("scipy"), importlib.import_module("scipy.ndimage")
+    READ["one that is held of a library"] = importlib.import_module("scipy.io").loadmat
+
+
+@pytest.mark.parametrize("which", READ)
+def test_what_may_read_files_is_told(which: str) -> None:
+    look = Look(Holds(READ[which]))
     assert look.reads_files or not look.is_complete
 
 

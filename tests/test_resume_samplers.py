@@ -94,7 +94,7 @@ def test_any_sampler_resumes_after_any_number_of_batches(kind, workers):
             assert digest(list(resumed)) == digest(batches[end:]), f"the epoch after {k} batches"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_any_sampler_resumes_between_two_epochs(kind, workers):
     def make(workers):
@@ -106,7 +106,7 @@ def test_any_sampler_resumes_between_two_epochs(kind, workers):
     state, generators = through_a_file(loader.state_dict()), global_generators()
     second = digest(list(loader))
     seed_all(99)
-    resumed = make(2 - workers)
+    resumed = make(1 - workers)
     set_global_generators(generators)
     resumed.load_state_dict(state)
     assert digest(list(resumed)) == second

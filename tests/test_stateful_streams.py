@@ -101,7 +101,7 @@ STATEFUL: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize(
     ("workers", "options"),
-    [(0, {}), (0, {"drop_last": True}), (2, {}), (2, {"persistent_workers": True, "drop_last": True})],
+    [(0, {}), (0, {"drop_last": True}), (2, {}), (1, {"persistent_workers": True, "drop_last": True})],
 )
 @pytest.mark.parametrize("kind", STATEFUL)
 def test_a_stateful_stream_resumes_anywhere_with_what_it_keeps_across_epochs(

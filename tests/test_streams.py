@@ -10,6 +10,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 import rekindle as rk
+from covering import each_pair
 from same import digest
 
 # Read as torch reads them.
@@ -83,9 +84,10 @@ def stops(samples: list[int]) -> torch.Tensor:
     return torch.tensor(samples)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [2, None])
-@pytest.mark.parametrize("dataset", [Restarting, WithoutIter, StartsOver, CountsPasses])
+@pytest.mark.parametrize(
+    ("dataset", "batch_size", "workers"),
+    each_pair([Restarting, WithoutIter, StartsOver, CountsPasses], [2, None], [0, 2]),
+)
 def test_an_iterator_of_any_kind_is_read_as_torch_reads_it(
     dataset: Callable[[], Any], batch_size: int | None, workers: int
 ) -> None:
