@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,7 +72,63 @@ def _other_batch_size(rank):
     return True
 
 
-@pytest.mark.parametrize("mistake", [_other_states, _other_batch_size, _other_choices, _other_length])
+def _other_epoch(rank):
+    loader = make_loader()
+    loader.set_epoch(2 * rank)
+    with pytest.raises(rk.RankError, match="epoch is 2 on rank 1, and 0 on the others"):
+        next(iter(loader))
+    assert loader.state_dict()["epoch"] == 2 * rank  # It is where it was put, should it be asked again.
+    return True
+
+
+def _other_epoch_of_a_sampler(rank):
+    sampler = torch.utils.data.DistributedSampler(Numbers(SIZE))
+    sampler.set_epoch(3 * rank)
+    loader = rk.DataLoader(Numbers(SIZE), 4, sampler=sampler, reuse=rk.Refurbish(2), final_transform=_same)
+    with pytest.raises(rk.RankError, match="epoch is 3 on rank 1"):
+        next(iter(loader))
+    return True
+
+
+def _other_parameters(rank):
+    """They choose equally many samples, in the first epoch."""
+    method = rk.InfoBatch(epochs=5 + rank)
+    with pytest.raises(rk.RankError, match='importance\'s epochs is "6" on rank 1'):
+        next(iter(make_loader(importance=method)))
+    return True
+
+
+def _other_split(rank):
+    """`random_split` without a generator: each rank has another part of the dataset."""
+    torch.manual_seed(rank)
+    images = rk.ArrayImages(np.zeros((2 * SIZE, 8, 8, 3), np.uint8), np.zeros(2 * SIZE, np.int64))
+    for dataset in (Numbers(2 * SIZE), images):
+        subset, _ = torch.utils.data.random_split(dataset, [SIZE, SIZE])
+        with pytest.raises(rk.RankError, match="the subset's indices"):
+            next(iter(rk.DataLoader(subset, 4, seed=3, shard="ranks")))
+    return True
+
+
+def _other_steps_of_images(rank):
+    def loader(size):
+        images = np.zeros((SIZE, 8, 8, 3), np.uint8)
+        steps = [rk.transforms.RandomCrop(size), rk.transforms.ToTensor()]
+        images = rk.ArrayImages(images, np.zeros(SIZE, np.int64), steps)
+        return rk.DataLoader(images, 4, seed=3, shard="ranks")
+
+    next(iter(loader(4)))
+    with pytest.raises(rk.RankError, match=r"transform is \"RandomCrop\(size=\(5, 5\).* on rank 1"):
+        next(iter(loader(4 + rank)))
+    return True
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _other_states, _other_batch_size, _other_choices, _other_length, _other_epoch,
+        _other_epoch_of_a_sampler, _other_parameters, _other_split, _other_steps_of_images,
+    ],
+)  # fmt: skip
 def test_ranks_that_would_load_something_else_are_named(mistake):
     assert run_ranks(mistake, 2) == [True, True]
 

@@ -30,8 +30,9 @@ from rekindle.loader.native_option import Native
 from rekindle.loader.ordering import Ordering
 from rekindle.loader.parts import LoaderParts
 from rekindle.loader.persistent_workers import PersistentWorkers
+from rekindle.loader.rank_facts import facts_of
 from rekindle.loader.representation import represent
-from rekindle.loader.resuming import between_epochs, facts_of, one_state, resumed, state_at
+from rekindle.loader.resuming import between_epochs, one_state, resumed, state_at
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
@@ -201,10 +202,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if order != self._order_checked:
             self._follow(order)
         settings = self._settings(order)
-        self._agree(order, settings)
+        position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
+        self._agree(order, settings, position)
         if order.kind is OrderKind.ITERABLE and order.shard is not None:
             self._parts.to_load.set_epoch(epoch_of(self.dataset))  # A part of a stream is one of its own.
-        position = self._epochs.next_position(self._progress.position, self._sampler_to_set)
         return self._epochs.start(settings, position, self._progress, self, asked)
 
     def set_epoch(self, epoch: int) -> None:
@@ -232,7 +233,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._parts.follow(order)
         self._order_checked, self._agreed = order, None
 
-    def _agree(self, order: LoaderOrder, settings: LoaderSettings) -> None:
+    def _agree(self, order: LoaderOrder, settings: LoaderSettings, at: Position) -> None:
         """Make sure, before a loader's first batch, that all ranks load the same thing."""
         size = checkpoint.dataset_size(settings.dataset)
         if self._agreed == size:
@@ -240,9 +241,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if order.shard is None:
             sharding.warn_of_no_shard(order, stacklevel=4)
         elif sharding.is_the_group(order.shard):
+            self._progress.position = at  # Where an interrupt leaves it while it waits for the others.
             steps = len(self) if order.kind.is_planned else None
-            at, importance = self._progress.position, self._parts.importance
-            agree("a loader", facts_of(checkpoint.identity(settings), at, order, steps, importance))
+            agree("a loader", facts_of(settings, at, order, steps, self._parts.importance))
         self._agreed = size
 
     @property

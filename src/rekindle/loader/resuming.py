@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from rekindle.choose import OrderKind
-from rekindle.choose.agreement import Fact
 from rekindle.choose.importance import session_state
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
@@ -57,34 +55,6 @@ def state_at(
     if is_hugging_face(settings.dataset):
         saved["dataset_epoch"] = epoch_of(settings.dataset)
     return saved | dataset_state.save(settings, progress, position)
-
-
-# What a state calls these, as a RankError tells it.
-_IN_WORDS = {
-    "world": "the number of ranks",
-    "begun_world": "the number of ranks that began the epoch",
-    "begun_batch_size": "the batch size with which the epoch began",
-    "offset": "the number of samples consumed before",
-}
-
-
-def facts_of(
-    identity: Mapping[str, Fact],
-    position: Position,
-    order: LoaderOrder,
-    steps: int | None,
-    importance: ImportanceSession | None,
-) -> dict[str, Fact]:
-    """What all ranks must have in common that are about to go on from a position: where, and with what."""
-    facts = {name: fact for name, fact in identity.items() if name != checkpoint.STREAM_PART}
-    if not order.kind.is_planned:  # Each rank of a stream is where it is.
-        return facts
-    chosen = {} if importance is None else importance.facts()
-    at = {"steps": steps, "epoch": position.epoch, "step": position.step}
-    begun = {
-        _IN_WORDS.get(name, name): fact for name, fact in shard_state.save(order.layout, position).items()
-    }
-    return {**facts, **at, **begun, **chosen}
 
 
 def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:

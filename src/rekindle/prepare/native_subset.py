@@ -35,6 +35,11 @@ class NativeSubset:
         vars(self).update(vars(other))
 
     @property
+    def indices(self) -> NDArray[np.int64]:
+        """Which samples these are in the dataset."""
+        return self._indices
+
+    @property
     def transform(self) -> Transform:
         return self.dataset.transform
 
