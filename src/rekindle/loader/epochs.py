@@ -75,6 +75,8 @@ class Epochs:
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
         runner, is_new = None, False
+        if settings.persistent_workers and settings.reuse.sees_others_values():
+            self._idle.close()  # Their cache is to go. New workers have copies of all else as it is now.
         if self._idle.runner is not None:
             runner = self._idle.take(
                 settings.watched,

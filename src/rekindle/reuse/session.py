@@ -14,6 +14,7 @@ from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.core.analysis.code_reads import CodeReads, code_reads
 from rekindle.core.analysis.look import Look
 from rekindle.core.analysis.look_at_reads import LookAtReads
+from rekindle.core.analysis.shared_values import SharedValues
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 from rekindle.prepare.native import as_native, device_steps, follow_changes
@@ -69,6 +70,7 @@ class ReuseSession:
         self._on_device = device_steps(dataset)
         self._reads = CodeReads()  # what the code of the part that is cached reads
         self._looked_like: tuple[Look, LookAtReads] | None = None
+        self._shared_values = SharedValues()
         self._order_seed: int | None = None  # of the order, if it is not the seed of the views
         self._resumes = False  # since a checkpoint was loaded, no cache was opened
 
@@ -106,6 +108,10 @@ class ReuseSession:
         ):  # The first part may be a copy of a dataset that was changed since.
             self.worker_view = replace(self.worker_view, split=self._split.split())
 
+    def sees_others_values(self) -> bool:
+        """Whether the cache is of another value in shared memory, which even persistent workers see."""
+        return self._shared_values.were_changed()
+
     def _look_at_held(self) -> Look:
         return Look(self.dataset, self._final_transform, budget=_LOOK_SECONDS, code=False, reads=self._reads)
 
@@ -118,12 +124,15 @@ class ReuseSession:
         self._reads = CodeReads() if view is None or view.store is None else code_reads(*view.split.code)
         held = self._look_at_held()
         self._looked_like = held, self._look_at_reads(held)
+        has_cache = view is not None and view.store is not None
+        looks = self._looked_like if has_cache else ()
+        self._shared_values = SharedValues(*looks, written=self._reads.written)
 
     def _is_another(self, held: Look) -> bool:
         """Whether anything was changed since that was looked at, as far as can be seen."""
         assert self._looked_like is not None
         held_before, before = self._looked_like
-        if not held.finds_same(held_before):
+        if not held.finds_same(held_before) or self.sees_others_values():
             return True
         return not (before.still_holds() or self._look_at_reads(held).finds_same(before))
 

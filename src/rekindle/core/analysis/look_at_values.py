@@ -259,6 +259,8 @@ def _is_read_only(array: NDArray[np.generic]) -> bool:
     return type(base) is bytes and not array.flags.writeable
 
 
+# What is found of the bytes of arrays, tensors and numbers.
+CONTENTS: frozenset[Callable[[Any], object]] = frozenset({_array_contents, _tensor_contents, _c_bytes})
 Handler = Callable[["Look", Any], None]  # each for the class that it stands under
 # How to look at objects of exactly these classes.
 VALUES: dict[type, Handler] = {
