@@ -211,6 +211,17 @@ def test_bad_samples_leave_the_number_of_steps_as_it_is(on_error, workers):
         assert not {8, 10, 12, 14} & {index for batch in own + followed for index in batch}
 
 
+def test_a_budget_of_all_allows_more_bad_samples_than_a_rank_has():
+    """With those that it tried in place of its own."""
+    for rank in range(6):
+        data = Numbers(30, bad=range(0, 30, 2))
+        loader = rk.DataLoader(
+            data, 5, shuffle=True, shard=(rank, 6), seed=1, on_error="substitute", error_budget=1.0
+        )
+        for _ in range(8):
+            assert [len(batch) for batch in loader] == [5]
+
+
 def test_without_ranks_a_batch_of_bad_samples_is_left_out():
     loader = rk.DataLoader(Numbers(SIZE, bad=range(8, 12)), 4, on_error="skip", error_budget=0.5)
     assert len(list(loader)) == SIZE // 4 - 1

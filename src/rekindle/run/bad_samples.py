@@ -121,7 +121,8 @@ class BadSamples:
         epoch_size = seen if order.plan is None else order.plan.samples
         in_epoch = {other.id for other in self.found if other.epoch == bad.epoch}
         most = max(1, math.floor(self.budget * epoch_size))
-        if len(in_epoch) > most:
+        # The substitutes that a rank tried may be bad, too, and more than it has samples of its own.
+        if len(in_epoch) > most and self.budget < 1:
             raise BadSamplesError(
                 f"{len(in_epoch)} bad samples in epoch {bad.epoch}, more than the {most} that "
                 f"error_budget={self.budget} allows of {epoch_size}. The last is sample {bad.id}: "
