@@ -129,7 +129,7 @@ def collate(samples, rows=None):
         if tensors[number] is None:
             tensors[number] = batch_layout.check_strings(leaf, column)
         else:
-            batch_layout.write(leaf, column, tensors[number])
+            batch_layout.write(leaf, column, batch_layout.writable(leaf, tensors[number]))
     return batch_layout.assemble(spec, tensors)
 
 
@@ -210,6 +210,11 @@ def test_what_only_the_collate_function_understands_is_left_to_it(sample):
         (torch.ones(2), np.ones(2, np.float32)),
         (np.ones(2), np.ones(3)),
         (np.ones((2, 2)), np.ones(2)),  # would broadcast
+        (np.ones((2, 2)), np.ones((2, 1))),
+        (np.ones((2, 2)), np.ones((2, 2, 1))),
+        (np.ones(2), np.array(1.0)),
+        (np.array(1.0), np.ones(2)),
+        (np.ones(2), np.ones(2, ">f8")),
         (np.ones(2), np.float64(1)),
         (np.ones(2), np.ones(2, np.float32)),
         (np.ones(2), [1.0, 1.0]),
@@ -240,6 +245,11 @@ def test_what_only_the_collate_function_understands_is_left_to_it(sample):
 def test_a_sample_unlike_the_first_is_a_mismatch(first, other):
     with pytest.raises(batch_layout.MismatchError):
         collate([first, other, first])
+
+
+def test_arrays_of_other_lengths_that_add_up_to_the_rows_are_a_mismatch():
+    with pytest.raises(batch_layout.MismatchError):
+        collate([np.ones(2), np.ones(1), np.ones(3)])
 
 
 def test_a_dict_with_its_keys_in_another_order_is_no_mismatch():

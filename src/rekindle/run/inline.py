@@ -222,7 +222,7 @@ class Inline:
             labels = [label for label in labels if type(label) is not FailedSample]
         columns = batch_layout.columns(labels, spec.parts[1])
         for leaf, column, target in zip(layout.leaves[1:], columns, leaves[1:], strict=True):
-            batch_layout.write(leaf, column, target)
+            batch_layout.write(leaf, column, batch_layout.writable(leaf, target))
         if not labels:
             return None
         return CollatedBatch(order, ids, batch_layout.assemble(spec, leaves), left_out, fresh=fresh)

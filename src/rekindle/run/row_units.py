@@ -85,14 +85,15 @@ class RowUnits:
             queue.describe(unit, spec, uses_worker_id=False)
         images, *label_rows = queue.rows(queue.slot(unit))
         assert images is not None
-        rows = slice(unit.start, unit.start + len(unit.indices))
-        labels = self._loader.load(unit, request_of(unit), images[rows].numpy())
+        rows = images[unit.start : unit.start + len(unit.indices)]
+        into = rows.numpy() if isinstance(rows, torch.Tensor) else rows
+        labels = self._loader.load(unit, request_of(unit), into)
         errors = self._loader.errors(labels, unit)
         if errors and self._job.stop_at_failure:
             queue.done(unit, errors=errors)
             return
         started = time.perf_counter()
-        queue.nbytes += images[rows].nbytes
+        queue.nbytes += into.nbytes
         objects = self._write(labels, unit.start, spec.parts[1], label_rows)
         queue.collate_seconds += time.perf_counter() - started
         queue.done(unit, len(labels) - len(errors), objects=objects, errors=errors)
@@ -119,19 +120,24 @@ class RowUnits:
         return False
 
     def _write(
-        self, samples: list[Sample], start: int, spec: batch_layout.Spec, tensors: list[torch.Tensor | None]
+        self,
+        samples: list[Sample],
+        start: int,
+        spec: batch_layout.Spec,
+        targets: list[batch_layout.Rows | None],
     ) -> list[list[str | bytes]]:
         """Write what did not fail; returns the columns of strings."""
         objects: list[list[str | bytes]] = []
         leaves = batch_layout.leaves(spec)
         for begin, end in _runs_of_good(samples):
-            columns = batch_layout.columns(samples[begin:end], spec)
+            good = samples if end - begin == len(samples) else samples[begin:end]
+            columns = batch_layout.columns(good, spec)
             strings = []
-            for leaf, column, tensor in zip(leaves, columns, tensors, strict=True):
-                if tensor is None:
+            for leaf, column, target in zip(leaves, columns, targets, strict=True):
+                if target is None:
                     strings.append(batch_layout.check_strings(leaf, column))
                     continue
-                rows = tensor[start + begin : start + end]
+                rows = target[start + begin : start + end]
                 batch_layout.write(leaf, column, rows)
                 self._queue.nbytes += rows.nbytes
             objects = [a + b for a, b in zip(objects, strings, strict=True)] if objects else strings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rekindle.core.samples import Sample
-from rekindle.run.bad_samples import FailedSample
+from rekindle.run.bad_samples import failed_rows
 from rekindle.run.job import Job
 from rekindle.run.messages import SampleError, Unit
 from rekindle.run.sample_loader import Images, LoadRequest, SampleLoader
@@ -34,11 +34,7 @@ class UnitLoader:
 
     def errors(self, samples: list[Sample], unit: Unit) -> tuple[SampleError, ...]:
         """The errors of the samples that failed, by their rows in the batch."""
-        return tuple(
-            self.error(sample.error, unit, unit.start + row)
-            for row, sample in enumerate(samples)
-            if type(sample) is FailedSample
-        )
+        return tuple(self.error(samples[row].error, unit, unit.start + row) for row in failed_rows(samples))
 
     def error(self, error: Exception, unit: Unit, row: int = -1) -> SampleError:
         """The error of a row, or of a whole batch."""

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rekindle.core.samples import Index
-from rekindle.run.batch_layout import Layout, Spec
+from rekindle.run.batch_layout import Layout, Rows, Spec, writable
 from rekindle.run.messages import (
     AssignSlot,
     Cancel,
@@ -75,7 +74,7 @@ class UnitQueue:
         self._cancelled_before = 0
         self.layout: Layout | None = None
         self.has_no_rows = False  # Samples have no layout, and are handed over as they are.
-        self._rows: dict[int, list[torch.Tensor | None]] = {}
+        self._rows: dict[int, list[Rows | None]] = {}
         self.collate_seconds = self._idle_seconds = 0.0
         self.nbytes = 0
 
@@ -149,12 +148,16 @@ class UnitQueue:
                 raise CancelledError
         return self._assigned.pop((unit.batch, unit.part))
 
-    def rows(self, slot: int) -> list[torch.Tensor | None]:
-        """The leaves of the batch in a slot: tensors of all rows, None for strings."""
+    def rows(self, slot: int) -> list[Rows | None]:
+        """The leaves of the batch in a slot: all rows, as they are written to; None for strings."""
         rows = self._rows.get(slot)
         if rows is None:
             assert self.layout is not None
-            rows = self.layout.tensors(self._channel.slots[slot], self.layout.rows)
+            tensors = self.layout.tensors(self._channel.slots[slot], self.layout.rows)
+            rows = [
+                None if tensor is None else writable(leaf, tensor)
+                for leaf, tensor in zip(self.layout.leaves, tensors, strict=True)
+            ]
             self._rows[slot] = rows
         return rows
 
