@@ -21,7 +21,7 @@ from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.steps.image_step import ChanceStep, as_image
 from rekindle.prepare.steps.parameters import InterpolationMode
 from rekindle.prepare.steps.point_operations import PointStep, Table, load_tables, look_up
-from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
+from rekindle.prepare.steps.step import Image, Step, Uniforms, Value, is_ours
 from rekindle.prepare.steps.to_tensor import Conversion
 
 StepT = TypeVar("StepT", bound=Step, covariant=True)
@@ -93,6 +93,8 @@ def find_fused_tail(steps: list[BoundStep[Step]]) -> FusedTail:
     # not change the colour that padding adds.
     while before and crop is None:
         step, uniforms = before[-1].step, before[-1].uniforms
+        if not is_ours(step):
+            break
         if isinstance(step, RandomHorizontalFlip | RandomVerticalFlip):
             flips.insert(0, BoundStep(step, uniforms))
         elif isinstance(step, PointStep) and not step.needs_image:
@@ -122,7 +124,7 @@ def merge_point_steps(steps: list[BoundStep[Step]]) -> list[BoundStep[Step]]:
     merged: list[BoundStep[Step]] = []
     table: NDArray[np.uint8] | None = None
     for bound in steps:
-        if isinstance(bound.step, PointStep) and not bound.step.needs_image:
+        if isinstance(bound.step, PointStep) and not bound.step.needs_image and is_ours(bound.step):
             new = by_channel(bound.step.table())
             if table is None:
                 merged.append(bound)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rekindle.errors import ArgumentError
 from rekindle.prepare import fused_kernel
 from rekindle.prepare.steps import point_operations
-from rekindle.prepare.steps.step import Step, Value
+from rekindle.prepare.steps.step import Step, Value, is_ours
 from rekindle.prepare.steps.to_tensor import Conversion, Normalize
 
 _NO_UNIFORMS = np.empty(0)
@@ -32,7 +32,7 @@ def lookup_table(steps: Sequence[Step], dtype: torch.dtype | None) -> tuple[fuse
     )
     count = 0
     for step in steps:
-        if not isinstance(step, Conversion | Normalize):
+        if not (isinstance(step, Conversion | Normalize) and is_ours(step)):
             break
         values = step.apply(values, _NO_UNIFORMS)
         count += 1

@@ -46,7 +46,7 @@ from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.compose import has_function, input_checks
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
-from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
+from rekindle.prepare.steps.step import Image, Step, Uniforms, Value, is_ours
 from rekindle.prepare.steps.to_tensor import FirstChannel
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Pipeline:
         table, count = lookup_table(steps_on_tensors, dtype)
         self._after = on_tensors[count:]
         # The kernel knows images of three channels: of a grey one, all but the first are thrown away.
-        self._is_grey = bool(self._after) and isinstance(self._after[0].step, FirstChannel)
+        self._is_grey = bool(self._after) and type(self._after[0].step) is FirstChannel
         if self._is_grey:
             del self._after[0]
         # All that is decided here is decided once, not for every sample.
@@ -131,7 +131,7 @@ class Pipeline:
             self._constants = normalization_of(steps_on_tensors, self._table, channels_last)
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         first = self._middle[0] if self._middle else None
-        if first is not None and isinstance(first.step, WindowStep):
+        if first is not None and isinstance(first.step, WindowStep) and is_ours(first.step):
             self._first_window = BoundStep(first.step, first.uniforms)
         self._flips = [
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
@@ -184,7 +184,8 @@ class Pipeline:
     def _fixed_output(self, size: tuple[int, int] | None) -> Output | None:
         for step in self.steps:
             size = step.size_after(size)
-        if size is None or not self._can_fuse:
+        # What comes last from a user's code may be of any dtype.
+        if size is None or not self._can_fuse or not (self._converts or self.draws_nothing):
             return None
         shape = (1 if self._is_grey else 3, *size) if self._converts else (*size, 3)
         dtype = torch.from_numpy(self._table).dtype
@@ -388,9 +389,7 @@ class Pipeline:
         for step in self._unfused:
             image = step.apply(image, uniforms)
         if isinstance(image, np.ndarray):
-            image = image.copy()  # It may be a view of scratch memory, as a tensor of a user's step.
-        elif isinstance(image, torch.Tensor) and self.draws_nothing:
-            image = image.clone()
+            image = image.copy()  # It may be a view of scratch memory.
         if out is None:
             return image
         np.copyto(out, image.numpy() if isinstance(image, torch.Tensor) else image)

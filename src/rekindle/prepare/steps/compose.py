@@ -17,7 +17,7 @@ from rekindle.errors import ArgumentError
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ImageStep, as_image
 from rekindle.prepare.steps.outcomes import ONE, Outcomes
-from rekindle.prepare.steps.step import Step, Uniforms, Value
+from rekindle.prepare.steps.step import Step, Uniforms, Value, is_ours
 from rekindle.prepare.steps.to_tensor import Conversion, ConvertImageDtype, TensorStep
 
 # A step, or a function of one image that becomes a `Lambda`.
@@ -122,10 +122,14 @@ class Compose(StepContainer):
 
     @property
     def parts(self) -> tuple[Step, ...]:
+        if not is_ours(self):
+            return (self,)
         return tuple(chain.from_iterable(map(attrgetter("parts"), self.transforms)))
 
     @property
     def layers(self) -> tuple[Step, ...]:
+        if not is_ours(self):
+            return (self,)
         return tuple(layer for part in self.parts for layer in part.layers)
 
     def apply(self, image: Value, uniforms: Uniforms) -> Value:
@@ -157,9 +161,11 @@ class RandomApply(StepContainer):
 
 
 def has_function(step: Step) -> bool:
-    """Whether the step is a user's function, or contains one: its result may be anything."""
-    return isinstance(step, Lambda) or (
-        isinstance(step, StepContainer) and any(map(has_function, step.transforms))
+    """Whether the step is a user's function or of a user's class, or contains one: it may return anything."""
+    return (
+        not is_ours(step)
+        or isinstance(step, Lambda)
+        or (isinstance(step, StepContainer) and any(map(has_function, step.transforms)))
     )
 
 

@@ -19,7 +19,7 @@ from rekindle.prepare.steps.geometry import WARP_MODES
 from rekindle.prepare.steps.image_step import ImageStep
 from rekindle.prepare.steps.outcomes import Outcomes, of_probabilities
 from rekindle.prepare.steps.parameters import Fill, FillArgument, InterpolationArgument, InterpolationMode
-from rekindle.prepare.steps.step import Image, Step, Uniforms, random_integer
+from rekindle.prepare.steps.step import Image, Step, Uniforms, is_ours, random_integer
 
 _RANDAUGMENT = tuple(RANDAUGMENT.items())
 _TRIVIALAUGMENT = tuple(TRIVIALAUGMENT_WIDE.items())
@@ -93,7 +93,7 @@ class RandAugment(ImageStep):
 
     @property
     def layers(self) -> tuple[Step, ...]:
-        return (self._layer(),) * self.num_ops
+        return (self._layer(),) * self.num_ops if is_ours(self) else (self,)
 
     def _layer(self) -> RandAugmentLayer:
         """One of the operations, with the parameters as they are now."""

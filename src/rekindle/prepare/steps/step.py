@@ -83,6 +83,30 @@ class Step(ABC):
         return f"{type(self).__name__}({shown})"
 
 
+# What a class may define and still do what the class of ours does that it is derived from: set parameters.
+_HARMLESS = frozenset(
+    {
+        "__abstractmethods__", "__annotations__", "__doc__", "__firstlineno__", "__init__", "__module__",
+        "__orig_bases__", "__parameters__", "__qualname__", "__repr__", "__slots__", "__static_attributes__",
+        "_abc_impl",
+    }
+)  # fmt: skip
+
+
+def is_ours(step: Step) -> bool:
+    """Whether a step does what its class of ours does: it is no user's own, and overrides no method.
+
+    Only then may something else be run in the place of its `apply`.
+    """
+    ours = __name__.partition(".")[0]
+    for kind in type(step).__mro__:
+        if kind.__module__.partition(".")[0] == ours:
+            return kind is not Step
+        if not _HARMLESS.issuperset(vars(kind)):
+            return False
+    return False
+
+
 def draw_uniforms(count: int) -> Uniforms:
     """Random numbers from torch's global generator; with a count of 0 its state does not change."""
     import torch  # Not at the top: decoding an image alone need not wait for torch to load.

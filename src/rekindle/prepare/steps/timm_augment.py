@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rekindle.prepare.steps.image_step import ImageStep
 from rekindle.prepare.steps.outcomes import Outcomes
-from rekindle.prepare.steps.step import Image, Step, Uniforms, random_integer
+from rekindle.prepare.steps.step import Image, Step, Uniforms, is_ours, random_integer
 from rekindle.prepare.steps.timm_operations import UNIFORMS, TimmOperation
 
 
@@ -31,7 +31,7 @@ class TimmRandAugment(ImageStep):
 
     @property
     def layers(self) -> tuple[Step, ...]:
-        if self.choice_weights is not None or self.num_layers < 2:
+        if self.choice_weights is not None or self.num_layers < 2 or not is_ours(self):
             return (self,)
         return (TimmRandAugment(self.ops, 1),) * self.num_layers
 
