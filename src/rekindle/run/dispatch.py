@@ -14,7 +14,7 @@ from rekindle.run.batch_layout import Layout, Spec
 from rekindle.run.in_flight_batch import InFlightBatch, Part
 from rekindle.run.iterable_workers import Streams
 from rekindle.run.messages import AssignSlot, Kind, LoadState, SetLayout, ToWorker, Unit
-from rekindle.run.slots import Slot, SlotPool
+from rekindle.run.slots import SlotPool
 from rekindle.run.window import Window
 from rekindle.run.work_splitting import WorkSplitter
 from rekindle.run.worker_pool import WorkerPool
@@ -141,20 +141,19 @@ class Dispatcher:
     def use_layout(self, spec: Spec) -> None:
         """Have samples written to rows of this layout from now on, those that wait for it included."""
         layout = Layout(spec, max(self._largest_batch, 1))
-        messages: dict[int, list[ToWorker]] = {
-            worker: [SetLayout(layout)] for worker in range(self._pool.size)
-        }
-        used: list[Slot] = []
         self._window.note_batch(layout.rows, layout.nbytes)
         self._slots.check_room(layout.nbytes)
         self.layout = layout
+        self._pool.send({worker: [SetLayout(layout)] for worker in range(self._pool.size)})
         for batch in self.in_flight.values():
             if batch.kind == "rows" and batch.number not in self.cancelled:
+                # One by one: workers fill the first while the kernel clears the memory of the next.
                 batch.layout, batch.slot = layout, self._slots.take(layout.nbytes)
-                used.append(batch.slot)
+                messages: dict[int, list[ToWorker]] = {}
                 for number, part in enumerate(batch.parts):
-                    messages[part.worker].append(AssignSlot(batch.number, number, batch.slot.number))
-        self._pool.send(messages, used)
+                    assigned = AssignSlot(batch.number, number, batch.slot.number)
+                    messages.setdefault(part.worker, []).append(assigned)
+                self._pool.send(messages, (batch.slot,))
 
     def use_no_layout(self) -> None:
         """Have samples that wait for a layout handed over as they are, and collate later batches whole."""
