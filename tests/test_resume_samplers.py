@@ -305,3 +305,40 @@ def test_a_digest_that_is_none_is_refused_and_a_state_without_one_loaded():
     del state["sampler"]["digest"]
     resumed.load_state_dict(state)
     assert len(batches(resumed)) == 4
+
+
+# The seed of workers, which torch draws from the generator of the order.
+
+WORKERS = {
+    "none": {},
+    "workers": {"num_workers": 1, "executor": "threads"},
+    "persistent": {"num_workers": 1, "executor": "threads", "persistent_workers": True},
+}
+
+
+@pytest.mark.parametrize("resumed_with", WORKERS)
+@pytest.mark.parametrize("saved_with", WORKERS)
+def test_all_epochs_after_a_resume_are_those_of_the_run_whether_or_not_workers_persist(
+    saved_with, resumed_with
+):
+    """Persistent workers are seeded once: the generator then gives later epochs another order."""
+
+    def make(way):
+        generator = torch.Generator().manual_seed(5)
+        return rk.DataLoader(range(12), batch_size=3, shuffle=True, generator=generator, **WORKERS[way])
+
+    loader = make(saved_with)
+    whole, states = [], [(0, 0, loader.state_dict())]
+    for epoch in range(3):
+        whole.append([])
+        for batch in loader:
+            whole[-1].append(batch.tolist())
+            states.append((epoch, len(whole[-1]), through_a_file(loader.state_dict())))
+        states.append((epoch + 1, 0, through_a_file(loader.state_dict())))
+    for epoch, done, state in states[:-1]:
+        resumed = make(resumed_with)
+        for _ in range(2):  # Again in the same loader, and what it saves goes on as well.
+            resumed.load_state_dict(state)
+            state = through_a_file(resumed.state_dict())
+            rest = [batches(resumed) for _ in range(epoch, 3)]
+            assert rest == [whole[epoch][done:], *whole[epoch + 1 :]], (epoch, done)

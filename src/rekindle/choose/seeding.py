@@ -10,7 +10,7 @@ import torch
 
 from rekindle.choose.order_kind import OrderKind
 from rekindle.choose.position import IterablePosition, Position
-from rekindle.choose.user_samplers import between_epochs
+from rekindle.choose.user_samplers import WorkerSeeds, between_epochs
 from rekindle.core import counter_rng
 
 
@@ -61,11 +61,15 @@ def start_iterable(
 
 
 def before_an_epoch(
-    position: Position, order: OrderKind, sampler: object, generator: torch.Generator | None
+    position: Position,
+    order: OrderKind,
+    sampler: object,
+    generator: torch.Generator | None,
+    seeds: WorkerSeeds,
 ) -> Position:
     """The position between two epochs, with what the next one will draw from."""
     if order is OrderKind.SAMPLER and position.sampler_state is None:
-        resume = between_epochs(sampler, generator, ended=position.epoch > 0)
+        resume = between_epochs(sampler, generator, seeds, ended=position.epoch > 0)
         return Position(position.epoch, sampler_state=resume, copies=position.copies)
     if order is OrderKind.ITERABLE and generator is not None:
         known = position.iterable or IterablePosition()

@@ -52,9 +52,17 @@ class SamplerState:
     seen: int = 0  # samples drawn so far
     base_seed: int = 0  # what the workers were seeded with
     draws_seed: bool = True  # that seed was drawn from the same generator, as torch does
+    seeds_once: bool | None = None  # and later epochs draw no other: workers persist
     draws: dict[str, torch.Tensor] | None = None  # how often samples were drawn, where that is not replayed
     epoch: int | None = None  # that the sampler was in, by its `set_epoch`, when the epoch began
     digest: int | None = None  # of the samples drawn so far, where they are to be drawn again
+
+
+class WorkerSeeds(NamedTuple):
+    """How torch draws the seed of workers from the generator of the order: for each epoch, or once."""
+
+    once: bool = False  # as if workers persist
+    kept: int | None = None  # what was drawn, where no other is
 
 
 class SamplerOrders:
@@ -75,7 +83,7 @@ class SamplerOrders:
         batched: bool,
         epoch: int,
         generator: torch.Generator | None,
-        base_seed: int | None = None,
+        seeds: WorkerSeeds | None = None,
         resume: SamplerState | None = None,
         without: Collection[int] = (),
         keep_recent: bool = False,
@@ -83,9 +91,7 @@ class SamplerOrders:
         plan_of: Callable[[NDArray[np.int64]], EpochPlan] | None = None,
         sampler_epoch: SamplerEpoch | None = None,
     ) -> None:
-        """`base_seed` is what persistent workers were seeded with already: torch draws no other.
-
-        `without` are steps that were yielded before, out of order. `keep_recent` has each order name the
+        """`without` are steps that were yielded before, out of order. `keep_recent` has each order name the
         samples before it, which may be substitutes for one that fails. `refresh` says when cached parts are
         recomputed. `plan_of` makes a plan of the samples of an epoch: all are drawn at once then.
         `sampler_epoch` must not take what a pass makes of the sampler's epoch for one that a script set.
@@ -105,10 +111,12 @@ class SamplerOrders:
         self._counts = DrawCounts()
         self._endless = not isinstance(sampler, Sized)
         self._step = self._seen = self._digest = 0
-        self._draws_seed = base_seed is None
-        self.base_seed = 0 if base_seed is None else base_seed
+        seeds = seeds or WorkerSeeds()
+        self._seeds_once, self._draws_seed, self.base_seed = seeds.once, seeds.kept is None, seeds.kept or 0
         if resume is not None and resume.step is None:
             self._go_back_to(resume)
+            if resume.seeds_once is not None:
+                self.base_seed, self._draws_seed = resume.base_seed, resume.draws_seed
             resume = None
         if resume is not None:
             self._sampler_epoch.go_back_to(resume.epoch)
@@ -237,6 +245,7 @@ class SamplerOrders:
             seen,
             self.base_seed,
             self._draws_seed,
+            self._seeds_once,
             draws,
             self._own_epoch,
             digest if state is None else None,
@@ -328,7 +337,9 @@ class _Reached(NamedTuple):
     digest: int
 
 
-def between_epochs(sampler: object, generator: torch.Generator | None, ended: bool) -> SamplerState:
+def between_epochs(
+    sampler: object, generator: torch.Generator | None, seeds: WorkerSeeds, *, ended: bool
+) -> SamplerState:
     """What it takes to begin the next epoch of a sampler elsewhere, or, if none has `ended`, the first."""
     stateful = _stateful_part(sampler) if ended else None
     start = generators_of(sampler, generator)
@@ -336,6 +347,9 @@ def between_epochs(sampler: object, generator: torch.Generator | None, ended: bo
         step=None,
         start={name: start[name] for name in start if name not in GLOBAL},
         sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
+        base_seed=seeds.kept or 0,
+        draws_seed=seeds.kept is None,
+        seeds_once=seeds.once,
         epoch=SamplerEpoch(sampler).epoch,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sized
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -202,22 +203,21 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
         own = copy.deepcopy(saved.get("sampler"))
     except RecursionError:
         saved.refuse("sampler", "the sampler's own state is nested too deeply")
-    epoch = None
-    if "epoch" in saved.names() and saved.get("epoch") is not None:  # Earlier states do not have it.
+    epoch = once = digest = None  # Earlier states do not have them.
+    if "epoch" in saved.names() and saved.get("epoch") is not None:
         epoch = saved.integer("epoch", most=MOST_EPOCHS)
+    if "seeds_once" in saved.names() and saved.get("seeds_once") is not None:
+        once = saved.boolean("seeds_once")
+    base_seed, draws_seed = saved.integer("base_seed", most=_MOST_SEED), saved.boolean("draws_seed")
+    state = SamplerState(None, start, own, 0, base_seed, draws_seed, once, epoch=epoch)
     if saved.get("step") is None:
         if position:
             saved.refuse("step", f"missing, but the epoch is at batch {position}")
-        return SamplerState(None, start, own, epoch=epoch)
-    step, seen, base_seed = (
-        saved.integer("step"),
-        saved.integer("seen"),
-        saved.integer("base_seed", most=_MOST_SEED),
-    )
+        return state
+    step, seen = saved.integer("step"), saved.integer("seen")
     if step != position:
         saved.refuse("step", f"the sampler is at batch {step}, but the epoch is at batch {position}")
     draws = None if saved.get("draws") is None else checked_draws(saved.inner("draws"))
-    digest = None
-    if "digest" in saved.names() and saved.get("digest") is not None:  # Earlier states do not have it.
+    if "digest" in saved.names() and saved.get("digest") is not None:
         digest = saved.integer("digest", most=_MOST_SEED)
-    return SamplerState(step, start, own, seen, base_seed, saved.boolean("draws_seed"), draws, epoch, digest)
+    return replace(state, step=step, seen=seen, draws=draws, digest=digest)

@@ -319,14 +319,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
         if self._progress.state_shown is not None:
             return self._progress.state_shown()
-        position = self._progress.position
+        position, settings = self._progress.position, self._settings()
         if not position.begun:
             position = self._epochs.asked_for(position)
         if not position.begun and position.step == 0:
-            position = between_epochs(position, self._order.kind, self._index_sampler, self._settings())
-        if isinstance(self.reuse, Echo) and position.epoch > 0 and self._settings().keeps_datasets:
+            position = between_epochs(position, self._index_sampler, settings, self._epochs.worker_seeds)
+        if isinstance(self.reuse, Echo) and position.epoch > 0 and settings.keeps_datasets:
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
-        return state_at(position, self._settings(), self._order, self._progress)
+        return state_at(position, settings, self._order, self._progress)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.

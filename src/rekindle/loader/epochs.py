@@ -18,6 +18,7 @@ from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
+from rekindle.choose.user_samplers import WorkerSeeds
 from rekindle.core import compile_later
 from rekindle.core.analysis.changes import Watched
 from rekindle.core.counters import Counters
@@ -41,6 +42,7 @@ class Epochs:
         self._idle = IdleRunner()
         self._current: weakref.ref[EpochIterator] | None = None
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
+        self._seeds_once: bool | None = None  # as the run did that goes on here, whatever its workers were
         # Whether the pass to come is one of `iter(loader)`. Ultralytics calls `_get_iterator` by itself, for
         # workers that see what was changed.
         self.goes_on_with_workers = False
@@ -67,11 +69,9 @@ class Epochs:
         if settings.persistent_workers and not self.goes_on_with_workers:
             self.forget_workers()
         self.goes_on_with_workers = False
-        # Persistent workers are seeded once; an iterable dataset starts again with every epoch all the same.
-        once = settings.persistent_workers and settings.order is not OrderKind.ITERABLE
-        kept_seed = self._kept_worker_seed if once else None
+        kept_seed = self._kept_worker_seed if _seeds_once(settings) else None
         if settings.order is OrderKind.SAMPLER:
-            position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
+            position.sampler = self._follow_sampler(settings, position)
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
         runner, is_new = None, False
@@ -145,6 +145,8 @@ class Epochs:
         script's own gives the order of the epoch that the script set in it; if none, of that which it was in.
         """
         self.next_epoch, self.requested = position.epoch, None
+        self._kept_worker_seed = None
+        self._seeds_once = None if position.sampler_state is None else position.sampler_state.seeds_once
         self._sampler_epoch.follow(sampler)
         if self._sampler_epoch.is_planned:
             self._sampler_epoch.newly_set()
@@ -170,7 +172,7 @@ class Epochs:
             sampler.go_back(position.step, position.ahead)
         elif sampler is not None:
             position.sampler_state = sampler.resume_after(position.step)
-            position.sampler = _follow_sampler(settings, position, kept_seed, self._sampler_epoch)
+            position.sampler = self._follow_sampler(settings, position)
         if position.iterable is not None:
             position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers > 0:
@@ -198,6 +200,28 @@ class Epochs:
         """End workers that persist; the next ones are seeded as the first of a loader are."""
         self._kept_worker_seed = None
         self._idle.close()
+
+    def worker_seeds(self, settings: LoaderSettings) -> WorkerSeeds:
+        """How the workers' seed is drawn from the generator that the next epoch's order is drawn from."""
+        once = _seeds_once(settings) if self._seeds_once is None else self._seeds_once
+        return WorkerSeeds(once, self._kept_worker_seed if once else None)
+
+    def _follow_sampler(self, settings: LoaderSettings, position: Position) -> SamplerOrders:
+        assert settings.index_sampler is not None
+        planning, batch_size = settings.reuse.planning, settings.batch_size or 1
+        return SamplerOrders(
+            settings.index_sampler,
+            batched=settings.batched,
+            epoch=position.epoch,
+            generator=settings.generator,
+            seeds=self.worker_seeds(settings),
+            resume=position.sampler_state,
+            without=position.ahead,
+            keep_recent=settings.bad_samples.may_substitute,
+            refresh=planning.refresh(),
+            plan_of=planning.plan_of_sampler(position.epoch, batch_size, settings.drop_last),
+            sampler_epoch=self._sampler_epoch,
+        )
 
     def close_idle(self) -> None:
         """End the workers that no epoch is using."""
@@ -293,26 +317,6 @@ def _start_runner(settings: LoaderSettings, base_seed: int, watched: Watched | N
     return runner if echo is None else EchoedMapBatches(runner, echo.factor, echo.buffer, settings.seed)
 
 
-def _follow_sampler(
-    settings: LoaderSettings, position: Position, kept_seed: int | None, sampler_epoch: SamplerEpoch
-) -> SamplerOrders:
-    assert settings.index_sampler is not None
-    planning, batch_size = settings.reuse.planning, settings.batch_size or 1
-    return SamplerOrders(
-        settings.index_sampler,
-        batched=settings.batched,
-        epoch=position.epoch,
-        generator=settings.generator,
-        base_seed=kept_seed,
-        resume=position.sampler_state,
-        without=position.ahead,
-        keep_recent=settings.bad_samples.may_substitute,
-        refresh=planning.refresh(),
-        plan_of=planning.plan_of_sampler(position.epoch, batch_size, settings.drop_last),
-        sampler_epoch=sampler_epoch,
-    )
-
-
 def steps_of(
     settings: LoaderSettings,
     importance: ImportanceSession | None,
@@ -349,6 +353,11 @@ def _plan_of(
         "drop_last": settings.drop_last,
     }
     return settings.reuse.planning.plan_of(choice, layout, shard, resumed)
+
+
+def _seeds_once(settings: LoaderSettings) -> bool:
+    """Persistent workers are seeded once; an iterable dataset starts again with every epoch all the same."""
+    return settings.persistent_workers and settings.order is not OrderKind.ITERABLE
 
 
 def _base_seed(settings: LoaderSettings, position: Position) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from rekindle.choose.importance import session_state
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
 from rekindle.choose.seeding import before_an_epoch
+from rekindle.choose.user_samplers import WorkerSeeds
 from rekindle.errors import StateError
 from rekindle.loader import checkpoint, dataset_state, shard_state, stream_ranks
 from rekindle.loader.epoch_iterator import Progress
@@ -32,11 +34,14 @@ class Resumed(NamedTuple):
 
 
 def between_epochs(
-    position: Position, order: OrderKind, sampler: object, settings: LoaderSettings
+    position: Position,
+    sampler: object,
+    settings: LoaderSettings,
+    worker_seeds: Callable[[LoaderSettings], WorkerSeeds],
 ) -> Position:
     """The position before an epoch: what it will draw from, and the state of a dataset that is read here."""
-    position = before_an_epoch(position, order, sampler, settings.generator)
-    if order is not OrderKind.ITERABLE or settings.num_workers > 0:
+    position = before_an_epoch(position, settings.order, sampler, settings.generator, worker_seeds(settings))
+    if settings.order is not OrderKind.ITERABLE or settings.num_workers > 0:
         return position
     known = position.iterable or IterablePosition()
     with_state = with_state_before(known, settings.reuse.iterable_view())
