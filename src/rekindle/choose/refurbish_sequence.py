@@ -123,22 +123,23 @@ class RefurbishSequence:
         """The visits of a rank's rows, of the one that has row `own` of the sequence."""
         share = self._of_rank(own)
         if not self._balance:
-            return self._undealt(share.first_cached + self._world * share.cached_order.forward(numbers))
+            return self._dealt_visits(share.first_cached, share.cached_order, numbers)
         shuffle = share.shuffle
         is_fresh, places = shuffle.places(numbers)
         visits = np.empty(len(numbers), dtype=np.int64)
         rows = np.flatnonzero(is_fresh)
         if self._costs_of is None:
-            visits[rows] = self._fresh_visits(share, places[rows])
+            visits[rows] = self._dealt_visits(share.first_fresh, share.fresh_order, places[rows])
         else:
             visits[rows] = self._by_cost(share, numbers, places[rows])
         rows = np.flatnonzero(~is_fresh)
-        cached = share.cached_order.forward(places[rows])
-        visits[rows] = self._undealt(share.first_cached + self._world * cached)
+        visits[rows] = self._dealt_visits(share.first_cached, share.cached_order, places[rows])
         return visits
 
-    def _fresh_visits(self, share: _RankShare, places: _Numbers) -> _Numbers:
-        return self._undealt(share.first_fresh + self._world * share.fresh_order.forward(places))
+    def _dealt_visits(self, first: int, order: KeyedPermutation, places: _Numbers) -> _Numbers:
+        """The visits at these places of a rank's order, whose first one was dealt as number `first`."""
+        dealt = first + self._world * order.forward(places)
+        return dealt if self._world == 1 else self._undealt(dealt)
 
     def _by_cost(self, share: _RankShare, numbers: _Numbers, places: _Numbers) -> _Numbers:
         """The same with the costs of batches evened out, in windows of batches."""
@@ -147,20 +148,21 @@ class RefurbishSequence:
         assert self._costs_of is not None
         rows = self._batch_size * _COST_WINDOW
         windows = range(int(numbers.min()) // rows, int(numbers.max()) // rows + 1)
-        found = []
+        first, found = 0, list[_Numbers]()
         for window in windows:
             batches = np.arange(window * _COST_WINDOW, (window + 1) * _COST_WINDOW + 1)
             bounds = share.shuffle.fresh_before(batches)
-            visits = self._fresh_visits(share, np.arange(bounds[0], bounds[-1]))
+            first = first if found else int(bounds[0])
+            numbers = np.arange(bounds[0], bounds[-1])
+            visits = self._dealt_visits(share.first_fresh, share.fresh_order, numbers)
             costs = self._costs_of(self._refresh.samples_of(visits))
             found.append(visits[evened_out(costs, bounds[1:] - bounds[0])])
-        before = share.shuffle.fresh_before(np.array([windows[0] * _COST_WINDOW]))
-        evened: _Numbers = np.concatenate(found)[places - before[0]]
+        evened: _Numbers = np.concatenate(found)[places - first]
         return evened
 
     def _undealt(self, dealt: _Numbers) -> _Numbers:
         """The visits that stand at positions of the order in which they are dealt to ranks."""
-        if self._world == 1 or not len(dealt):
+        if not len(dealt):
             return dealt
         lowest, highest = dealt.min(), dealt.max()
         for start, stop in pairwise(self._boundaries):
@@ -187,9 +189,9 @@ class RefurbishSequence:
             count,
             first_cached,
             first_fresh,
-            BalancedShuffle(count, fresh, self._batch_size, within_batches),
             KeyedPermutation(fresh, of_fresh),
             KeyedPermutation(cached, of_cached),
+            BalancedShuffle(count, fresh, self._batch_size, within_batches),
         )
 
 
@@ -200,9 +202,9 @@ class _RankShare:
     count: int
     first_cached: int
     first_fresh: int
-    shuffle: BalancedShuffle
     fresh_order: KeyedPermutation
     cached_order: KeyedPermutation
+    shuffle: BalancedShuffle
 
 
 def _dealt_order(seed: int, start: int, stop: int) -> KeyedPermutation:

@@ -101,10 +101,10 @@ class ForkedMemory:
 
 
 class ForkedArrays:
-    """The memory of arrays that workers are forked with, or were, when the look `before` was taken."""
+    """The memory of arrays that workers are forked with next, or were with those `before`."""
 
-    def __init__(self, forks: bool, before: ForkedArrays | None) -> None:
-        self._forks, self._left = forks, _MOST
+    def __init__(self, before: ForkedArrays | None = None) -> None:
+        self._forks, self._left = before is None, _MOST
         self._before = {} if before is None else before._memory
         self._memory: dict[tuple[int, int], ForkedMemory] = {}
 
@@ -140,14 +140,22 @@ def is_any_shared(addresses: Iterable[int]) -> bool:
 
 
 _watched: weakref.WeakSet[ForkedMemory] = weakref.WeakSet()
+forks = 0  # of this process; counted twice each
+
+
+def _count_fork() -> None:
+    global forks
+    forks += 1
 
 
 def _before_fork() -> None:
+    _count_fork()
     for memory in [*_watched]:
         memory.before_fork()
 
 
-os.register_at_fork(before=_before_fork)
+# Twice: other threads may begin something after the first count, and end it before the second.
+os.register_at_fork(before=_before_fork, after_in_parent=_count_fork)
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sized
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -34,19 +34,11 @@ _ARGUMENTS = {"dataset_size": "dataset", "order": "shuffle= or sampler="}  # tha
 Identity: TypeAlias = dict[str, int | str | None]
 
 
-def dataset_size(dataset: object) -> int:
-    """How many samples a dataset has; -1 if it does not know."""
-    try:
-        return len(dataset) if isinstance(dataset, Sized) else -1
-    except TypeError:
-        return -1
-
-
 def identity(settings: LoaderSettings) -> Identity:
     """What a state must agree with to be loaded into a loader with these settings."""
     found: Identity = {
         "seed": settings.seed,
-        "dataset_size": dataset_size(settings.dataset),
+        "dataset_size": settings.size,
         "batch_size": settings.batch_size,
         "drop_last": settings.drop_last,
         "order": settings.order.value,

@@ -235,7 +235,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
 
     def _agree(self, order: LoaderOrder, settings: LoaderSettings, at: Position) -> None:
         """Make sure, before a loader's first batch, that all ranks load the same thing."""
-        size = checkpoint.dataset_size(settings.dataset)
+        size = settings.size
         if self._agreed == size:
             return
         if order.shard is None:

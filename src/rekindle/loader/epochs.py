@@ -99,7 +99,7 @@ class Epochs:
             raise
         if self._planned is not None:
             self._planned.plan_ahead()  # Now that workers are busy.
-            self._planned_size = len(settings.dataset)
+            self._planned_size = settings.size
         again = partial(self._begin_again, settings, position, base_seed, kept_seed)
         end = partial(self._end, progress)
         iterator = EpochIterator(settings, runner, position, progress, end, again, loader)
@@ -182,12 +182,12 @@ class Epochs:
         self._give_orders(settings, runner, position, base_seed, kept_seed)
         return runner
 
-    def _is_ahead_at(self, position: Position, dataset: Sized) -> bool:
+    def _is_ahead_at(self, position: Position, size: int) -> bool:
         """Whether workers are already loading the batches from this position on, of a dataset of this size.
 
         Persistent workers keep their copies of it; how many samples it has, the script decides.
         """
-        return self._idle.is_ahead_at(position) and len(dataset) == self._planned_size
+        return self._idle.is_ahead_at(position) and size == self._planned_size
 
     def close(self) -> None:
         """End the workers; an epoch that goes on ends with them."""
@@ -245,7 +245,7 @@ class Epochs:
             iterable_runner.begin_iterable(orders, settings.batch_size or 1, position.iterable)
         elif position.sampler is not None:
             cast("MapRunner", runner).begin(position.sampler, lambda _: base_seed)
-        elif not self._is_ahead_at(position, settings.dataset):
+        elif not self._is_ahead_at(position, settings.size):
             seed_of_epoch: Callable[[int], int] = partial(worker_seed, settings.seed)
             if kept_seed is not None:
                 seed_of_epoch = lambda _: base_seed  # noqa: E731

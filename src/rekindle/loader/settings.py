@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.context import BaseContext
@@ -106,6 +106,14 @@ class LoaderSettings:
         )
 
     @cached_property
+    def size(self) -> int:
+        """How many samples the dataset has; -1 if it does not know."""
+        try:
+            return len(self.dataset) if isinstance(self.dataset, Sized) else -1
+        except TypeError:
+            return -1
+
+    @cached_property
     def chosen_executor(self) -> ChosenExecutor:
         """Who loads the batches."""
         return choose_executor(self.executor, self.num_workers)
@@ -171,11 +179,10 @@ class LoaderSettings:
     @cached_property
     def reads_on(self) -> bool:
         """Whether a sample that is loaded and not used may be missing afterwards."""
-        dataset = self.dataset
-        if not draws_nothing(dataset) and may_read_on(dataset):
-            return True
         is_torchs = any(self.collate_fn is one for one in DRAW_NOTHING)
-        return not is_torchs and may_read_on(self.collate_fn)
+        if not is_torchs and may_read_on(self.collate_fn):
+            return True
+        return not draws_nothing(self.dataset) and may_read_on(self.dataset)
 
     def work(self, base_seed: int, watched: Watched | None) -> Work:
         """What a runner has to know."""

@@ -25,7 +25,7 @@ from rekindle.core.compiled_code import NO_ALLOCATION, kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.crop_window import crop_with_border
-from rekindle.prepare.steps.point_operations import load_tables, look_up
+from rekindle.prepare.steps.point_operations import look_up
 
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
@@ -125,12 +125,6 @@ def finish(
         _normalize(layout)(pixels, start, stride, constants, cast(Floats, out))
     elif out.size:
         _write(image[top : top + rows, left : left + columns], table, out)
-
-
-def load_finish(table: Table) -> None:
-    """Load what `finish` needs for this table, if it is compiled: before there are workers."""
-    if table.dtype == _BYTE and table is not IDENTITY:
-        load_tables()
 
 
 def _write(window: Bytes, table: Table, out: Values) -> None:

@@ -60,7 +60,7 @@ class NativeImages(Dataset[tuple[Value, int]]):
         before = self._built_from
         if before is None or before.still_holds(self._transform):
             return
-        if not Look(self._transform).finds_same(before):
+        if not Look(self._transform, process=False).finds_same(before):
             self._set_transform(self._transform, *self._options)
 
     @abstractmethod
@@ -101,7 +101,7 @@ class NativeImages(Dataset[tuple[Value, int]]):
         """Use these steps, of which those from `place` on run on the device."""
         whole = _pipeline(steps, dtype, channels_last, limits, size)
         self._options = place, dtype, channels_last
-        self._built_from = Look(self._transform)
+        self._built_from = Look(self._transform, process=False)
         self._use(whole)
         self._device_steps = self._before_device = None
         if place == "cpu":
@@ -220,8 +220,12 @@ def _pipeline(
     size: tuple[int, int] | None,
 ) -> Pipeline:
     # Not at the top: compiled code and OpenCV take a second to load, which only users of images need.
+    from rekindle.core.compiled_rng import load_uniforms
     from rekindle.prepare.pipeline import Pipeline
     from rekindle.prepare.steps.compose import Compose
 
     parts = Compose([*steps]).parts
-    return Pipeline(parts, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=True)
+    whole = Pipeline(parts, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=True)
+    if whole.uniforms:  # They are drawn for the whole, wherever it is split.
+        load_uniforms()
+    return whole

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rekindle.core.compiled_rng import load_uniforms
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import ArgumentError
 from rekindle.fetch.source import MappedSamples, Stored
@@ -46,6 +45,7 @@ from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.compose import has_function, input_checks
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
+from rekindle.prepare.steps.point_operations import load_tables
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value, is_ours
 from rekindle.prepare.steps.to_tensor import FirstChannel
 
@@ -126,9 +126,6 @@ class Pipeline:
         self._unit = self._units_of(tail, steps_on_tensors) if fuses_all else None
         self.output = self._fixed_output(size)
         by_units_alone = self.output is not None and self.runs_units() and self._runs_alone
-        self._constants = fused_kernel.USE_TABLE
-        if not by_units_alone:
-            self._constants = normalization_of(steps_on_tensors, self._table, channels_last)
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         first = self._middle[0] if self._middle else None
         if first is not None and isinstance(first.step, WindowStep) and is_ours(first.step):
@@ -137,6 +134,9 @@ class Pipeline:
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
         ]
         self._changes_nothing = not self._converts and not self._unfused
+        self._constants = fused_kernel.USE_TABLE
+        if on_tensors and not by_units_alone:
+            self._constants = normalization_of(steps_on_tensors, self._table, channels_last)
         self._compile_kernels(one_by_one=not by_units_alone)
 
     def _units_of(self, tail: FusedTail, on_tensors: Sequence[Step]) -> CompiledUnits | None:
@@ -167,14 +167,12 @@ class Pipeline:
 
     def _compile_kernels(self, one_by_one: bool) -> None:
         """Compile what the steps cannot do without, and load the rest: before there are workers."""
-        if self.uniforms:
-            load_uniforms()
         if not one_by_one:
             return
         for one in self._middle:
             one.step.compile_kernels()
-        if self._can_fuse:
-            fused_kernel.load_finish(self._table)
+        if self._table.dtype == np.uint8 and self._table is not fused_kernel.IDENTITY:
+            load_tables()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

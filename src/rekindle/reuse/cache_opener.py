@@ -53,7 +53,8 @@ class CacheOpener:
                 reuse.memory, None if reuse.shared is None else partial(self._split_of_jobs, reuse.shared)
             )
 
-        name = "" if reuse.shared is not None else self._name_for_ranks(world, reuse, halves, seed)
+        job = "" if reuse.shared is not None else job_of_ranks(world)
+        name = self._name_for_ranks(job, reuse, halves, seed) if job else ""
         kept = kept_generations(reuse.factor, ranks=bool(name), jobs=reuse.shared is not None)
 
         def make(**given: Any) -> Store:
@@ -82,11 +83,8 @@ class CacheOpener:
             store = open_for_jobs(reuse.shared, make, begin, settle)
         return halves(), store
 
-    def _name_for_ranks(self, world: int, reuse: Refurbish, halves: Callable[[], Split], seed: int) -> str:
-        """The name of the cache that the ranks of this host share; empty if there is one, or they cannot."""
-        job = job_of_ranks(world)
-        if not job:
-            return ""
+    def _name_for_ranks(self, job: str, reuse: Refurbish, halves: Callable[[], Split], seed: int) -> str:
+        """The name of the cache that the ranks of a job share on this host; empty if they cannot."""
         about = self._about(reuse, halves)
         if not about["code"]:
             _log.info("Refurbish: ranks share no cache, since nothing identifies %r", self._given)

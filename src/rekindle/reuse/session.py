@@ -69,7 +69,7 @@ class ReuseSession:
         self.worker_view: WorkerView | None = None
         self._on_device = device_steps(dataset)
         self._reads = CodeReads()  # what the code of the part that is cached reads
-        self._looked_like: tuple[Look, LookAtReads] | None = None
+        self._looked_like: tuple[Look, LookAtReads | None] | None = None
         self._shared_values = SharedValues()
         self._order_seed: int | None = None  # of the order, if it is not the seed of the views
         self._resumes = False  # since a checkpoint was loaded, no cache was opened
@@ -115,17 +115,16 @@ class ReuseSession:
     def _look_at_held(self) -> Look:
         return Look(self.dataset, self._final_transform, budget=_LOOK_SECONDS, code=False, reads=self._reads)
 
-    def _look_at_reads(self, held: Look) -> LookAtReads:
-        return LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS)
-
     def _look(self) -> None:
         """Look at what the parts depend on that are cached from now on."""
         view = self.worker_view
         self._reads = CodeReads() if view is None or view.store is None else code_reads(*view.split.code)
-        held = self._look_at_held()
-        self._looked_like = held, self._look_at_reads(held)
+        held, reads = self._look_at_held(), None
+        if self._reads.functions or self._reads.classes:
+            reads = LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS)
+        self._looked_like = held, reads
         has_cache = view is not None and view.store is not None
-        looks = self._looked_like if has_cache else ()
+        looks = [look for look in (held, reads) if look is not None and has_cache]
         self._shared_values = SharedValues(*looks, written=self._reads.written)
 
     def _is_another(self, held: Look) -> bool:
@@ -134,7 +133,9 @@ class ReuseSession:
         held_before, before = self._looked_like
         if not held.finds_same(held_before) or self.sees_others_values():
             return True
-        return not (before.still_holds() or self._look_at_reads(held).finds_same(before))
+        if before is None or before.still_holds():
+            return False
+        return not LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS).finds_same(before)
 
     def _use(self, view: WorkerView | None) -> None:
         self.worker_view, self.accounting.store = view, None if view is None else view.store

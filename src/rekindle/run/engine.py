@@ -265,6 +265,7 @@ class Engine:
         part.done = True
         batch.pending -= 1
         batch.results.append((part, done))
+        batch.is_loose = batch.is_loose or bool(done.loose)
         for error in done.errors:
             batch.errors[error.row] = error
         if is_cancelled:

@@ -51,6 +51,7 @@ class InFlightBatch:
     missing: int = 0  # rows at the end that a stream had no samples for
     fresh_before: list[bool] | None = None  # of the same order, when it was sent before
     dataset_state: DatasetState | None = None  # of the worker's copy of the dataset behind this batch
+    is_loose: bool = False  # whether samples of it were handed over as they are
     loose_slots: dict[int, Slot] = field(default_factory=dict)  # by part: samples that fitted no rows
 
     def bad_samples(self) -> list[BadSample]:
@@ -98,14 +99,6 @@ class InFlightBatch:
 
     def _left_out(self) -> list[int]:
         return sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices)))
-
-    @property
-    def is_loose(self) -> bool:
-        """Whether samples of it were handed over as they are."""
-        for _, done in self.results:  # noqa: SIM110 (A generator is called once for each, for every batch.)
-            if done.loose:
-                return True
-        return False
 
     def fresh(self) -> list[bool] | None:
         """Which samples were not reused, of those that are back; None if workers do not report it."""

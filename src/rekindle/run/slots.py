@@ -18,6 +18,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.core import forked_memory
 from rekindle.core.available_memory import available_memory
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.memfd import anonymous_file, map_file, reserve
@@ -27,17 +28,6 @@ from rekindle.run.window import Window
 _PAGE = mmap.PAGESIZE
 _HELD_BY_CONSUMER = 2  # batches: the one in use and the one before it
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-
-_forks = 0  # of this process; counted twice each
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-# Twice: other threads may begin a lease after the first count, and end one before the second.
-os.register_at_fork(before=_count_fork, after_in_parent=_count_fork)
 
 
 class Slot:
@@ -144,12 +134,12 @@ class SlotPool:
         # NumPy makes views of a view refer to the array at the bottom; the memoryview in between stops that.
         lease = np.frombuffer(slot.array.data, dtype=np.uint8)
         self.leased += 1
-        weakref.finalize(lease, self._end_lease, slot, _forks).atexit = False
+        weakref.finalize(lease, self._end_lease, slot, forked_memory.forks).atexit = False
         return lease
 
     def _end_lease(self, slot: Slot, forks: int) -> None:
         self.leased -= 1
-        if self._shared and forks != _forks:
+        if self._shared and forks != forked_memory.forks:
             self._drop(slot)
         else:
             self.give_back(slot)

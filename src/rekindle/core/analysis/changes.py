@@ -8,7 +8,7 @@ look before and another after it (`look.Look`) prove that nothing was changed.
 from __future__ import annotations
 
 from rekindle.core.analysis.look import Look
-from rekindle.core.forked_memory import is_any_shared
+from rekindle.core.forked_memory import ForkedArrays, is_any_shared
 
 
 class Watched:
@@ -19,7 +19,8 @@ class Watched:
     """
 
     def __init__(self, *roots: object, forks: bool = False) -> None:
-        self._roots, self._look = roots, Look(*roots, forks=forks)
+        self._roots = roots
+        self._look = Look(*roots, forked=ForkedArrays() if forks else None)
         # Why it could never be proven that nothing was changed; empty if it can.
         self.why_unproven = self._look.why_incomplete
         # Whether workers may read what no look proves that is changed while they load: a file, or memory that
@@ -44,7 +45,8 @@ class Watched:
             return False
         if look.still_holds(*roots):
             return True
-        again = Look(*roots, earlier=look)
+        forked = None if look.forked is None else ForkedArrays(before=look.forked)
+        again = Look(*roots, earlier=look, forked=forked)
         if not (again.is_complete and again.finds_same(look)):
             return False
         self._look = again  # Equal, but in other objects, which may be the ones that are found next time.

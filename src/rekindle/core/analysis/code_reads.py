@@ -14,17 +14,15 @@ from collections.abc import Iterator
 from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from rekindle.core.analysis.attribute_uses import may_reach_any_attribute
 from rekindle.core.analysis.code_names import all_names, global_names
 from rekindle.core.analysis.object_state import (
-    is_heap_type,
     is_installed,
     is_library,
-    mro_of,
     near_objects,
-    vars_of,
+    own_classes,
 )
 from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
@@ -68,28 +66,29 @@ def code_reads(*roots: object) -> CodeReads:
     modules: dict[int, ModuleType] = {}
     while True:
         near = [value for _, value in near_objects(*reached)]
+        classes = own_classes(near)
         functions = (*functions_among(near),)
-        used = [value for one in functions for value in _of_modules(one, modules)]
-        new = {id(value): value for value in used if id(value) not in known}
+        new: dict[int, object] = {}
+        for function in functions:
+            used = _of_modules(function, modules)
+            new |= {id(value): value for value in used if id(value) not in known}
         if not new:
             break
         reached += new.values()
         known |= new.keys()
-    classes = cast("list[type]", [value for value in near if type in mro_of(type(value))])
-    own = (one for one in classes if is_heap_type(one) and not is_library(vars_of(one).get("__module__")))
     names: set[str] = set()
-    written, writes_numbers = set[str](), False
+    written, writes_numbers, any_attribute = set[str](), False, False
     for function in functions:
         names |= all_names(function.__code__)
+        any_attribute = any_attribute or may_reach_any_attribute(function.__code__)
         for code in _with_inner(function.__code__):
             names.update(code.co_freevars)
             found = _written(code)
             written |= {one for one in found if one is not None}
             writes_numbers = writes_numbers or None in found
-    any_attribute = any(may_reach_any_attribute(one.__code__) for one in functions)
     return CodeReads(
         functions,
-        (*own,),
+        classes,
         (*modules.values(),),
         None if any_attribute else frozenset(names),
         frozenset(one for one in written if one is not None),

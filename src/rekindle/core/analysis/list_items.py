@@ -18,7 +18,7 @@ _POINTER = ctypes.sizeof(ctypes.c_void_p)
 # and then the items.
 _ADDRESS_IN_LIST = list.__basicsize__ - 2 * _POINTER
 _ITEMS_IN_TUPLE = tuple.__basicsize__
-_FEW = 128  # items, which are compared sooner one by one
+FEW = 128  # items, which are compared sooner one by one
 
 
 def identical(some: Sequence[object], others: Sequence[object]) -> bool:
@@ -28,7 +28,7 @@ def identical(some: Sequence[object], others: Sequence[object]) -> bool:
 
 def same_items(value: list[object], held: Sequence[object]) -> bool:
     """Whether a list, of whatever subclass, consists of these objects, in this order."""
-    compare = _compare_bytes() if len(held) > _FEW and type(held) is tuple else None
+    compare = _compare_bytes() if len(held) > FEW and type(held) is tuple else None
     if compare is None:
         return identical(list.copy(value), held)
     return _are_equal(compare, value, held)
@@ -59,6 +59,6 @@ def _compare_bytes() -> Callable[[object, int, int], int] | None:
     except (TypeError, OSError, AttributeError):  # Windows has no such handle of the program.
         return None
     compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    some = [object() for _ in range(_FEW)]
+    some = [object() for _ in range(FEW)]
     right = _are_equal(compare, some, tuple(some)) and not _are_equal(compare, some[::-1], tuple(some))
     return compare if right else None

@@ -65,9 +65,10 @@ class Look:
     """All that some objects consist of, at one time.
 
     `earlier` is a look at the same objects: what it has found to be constant is not looked into again.
-    Without `code`, functions and classes are told apart, and what they read is not looked at.
+    Without `code`, functions and classes are told apart, and what they read is not looked at; without
+    `process`, neither are settings of the process.
     `reads` says what code of theirs may write to numbers of `ctypes`: those are left out, which may be in
-    memory that other processes write to. `forks` says that it is taken just before workers are forked.
+    memory that other processes write to. `forked` is the memory that workers are forked with.
     """
 
     def __init__(
@@ -76,22 +77,21 @@ class Look:
         earlier: Look | None = None,
         budget: float | None = None,
         code: bool = True,
+        process: bool = True,
         reads: CodeReads = _NO_CODE,
-        forks: bool = False,
+        forked: ForkedArrays | None = None,
     ) -> None:
-        self.follows_code = code
+        self.follows_code, self.forked = code, forked
         self.reads_files = False  # whether code that was looked at may read files
         self.addresses: list[int] = []  # of the arrays and tensors that were looked at
         # Whether numbers of `ctypes` are looked at where this look is now.
         self.looks_at_numbers = not reads.writes_numbers
-        self._reads = reads
-        self._roots = roots
+        self._roots, self._reads = roots, reads
         self._found = LookFindings()
         self._seen: dict[int, int] = {}  # in which order, by id
         self._states: dict[type, ClassState] = {}
         self._classes: dict[type, bool] = {}  # that may read files, and whether their code is looked into
         self._earlier = None if earlier is None else earlier._found.constants
-        self.forked: ForkedArrays = ForkedArrays(forks, None if earlier is None else earlier.forked)
         self._left = budget or (FIRST_BUDGET if earlier is None else BUDGET)
         self._left_again = budget or BUDGET  # to find out whether it holds
         self.why_incomplete = ""
@@ -100,11 +100,13 @@ class Look:
         # Let an object live as long as this look, which has noted its address.
         self.keep: Callable[[object], None] = self._found.kept.append
         try:
-            self.finding(switches, None)
-            self.many(self.holding(scripts_collates, COLLATES))
+            if process:
+                self.finding(switches, None)
+                self.many(self.holding(scripts_collates, COLLATES))
             self.begin(roots)
-            reading = map(class_reads_files, self._classes, self._classes.values())
-            self.reads_files = self.reads_files or any(reading)
+            if code:
+                reading = map(class_reads_files, self._classes, self._classes.values())
+                self.reads_files = self.reads_files or any(reading)
         except Exception as error:  # Over budget; an object changed meanwhile; a class like none before.
             if is_interrupt(error):
                 raise
@@ -326,11 +328,12 @@ class Look:
                 if key in immutable:
                     self.by_identity(attribute)
                     self._classes[type(attribute)] = False
-                else:
-                    at_numbers = self.looks_at_numbers
-                    self.looks_at_numbers = at_numbers and key not in self._reads.written
+                elif key in self._reads.written:
+                    at_numbers, self.looks_at_numbers = self.looks_at_numbers, False
                     self.read(attribute)
                     self.looks_at_numbers = at_numbers
+                else:
+                    self.read(attribute)
 
     def _class(self, kind: type) -> None:
         """A class and its bases: of libraries which entries there are, of others what these do."""
@@ -364,9 +367,6 @@ class Look:
             if entry[0] not in NOT_OF_INTEREST and self.wants(entry[0])
             for part in entry
         ]
-
-
-# How to read what an object holds.
 
 
 def _entries(attributes: tuple[Getter, object]) -> list[object]:

@@ -98,8 +98,9 @@ def _function(look: Look, value: types.FunctionType) -> None:
     look.by_identity(code)
     if not look.follows_code:
         return
-    variables = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    look.many([cell for name, cell in variables if look.wants(name)])
+    if value.__closure__:
+        variables = zip(value.__code__.co_freevars, value.__closure__, strict=True)
+        look.many([cell for name, cell in variables if look.wants(name)])
     look.one(defaults)
     look.one(keyword_defaults)
     look.one(attributes)

@@ -34,7 +34,7 @@ class LookAtReads(Look):
     def __init__(self, reads: CodeReads, held: Look, *, budget: float) -> None:
         self._known = held
         self._modules = {*map(id, reads.modules)}
-        super().__init__(*reads.functions, *reads.classes, budget=budget, reads=reads)
+        super().__init__(*reads.functions, *reads.classes, budget=budget, process=False, reads=reads)
         del self._known  # or every look would keep the one before it
 
     def begin(self, roots: tuple[object, ...]) -> None:

@@ -153,7 +153,7 @@ def _array_place(value: NDArray[np.generic]) -> Place:
 def _is_forked(look: Look, value: Any, place_of: Callable[[Any], Place]) -> bool:
     """Whether it can be told later if an array was written to since the fork; if so, note that it was not."""
     place = place_of(value)
-    memory = look.forked.at(*place[:2])
+    memory = None if look.forked is None else look.forked.at(*place[:2])
     if memory is None:
         return False
     look.note(place)

@@ -4,37 +4,57 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
-from rekindle.core.analysis.list_items import identical, same_items
+from rekindle.core.analysis.list_items import FEW, identical, same_items
 
 Reader = Callable[[Any], Iterable[object]]
 Finder = Callable[[Any], object]
 
 
+@dataclass(slots=True, eq=False)
 class LookFindings:
     """All that a look found.
 
-    `tokens` are plain values, to be compared with ==, and `constants` are long runs of objects that never
-    change. What is meant by an id among the tokens is `kept`, since it must not be freed.
+    Attributes:
+        tokens: Plain values, to be compared with ==.
+        constants: Long runs of objects that never change.
+        kept: What is meant by an id among the tokens, which must not be freed.
+        objects: Those that were looked into; their ids are among the tokens too.
+        kinds: The classes of these, as the class of an object may be exchanged.
+        held: What an object held, and how to read it.
+        values: What an object had that is compared with ==, and how to find it.
+
     """
 
-    def __init__(self) -> None:
-        self.tokens: list[object] = []
-        self.constants: list[Sequence[object]] = []
-        self.kept: list[object] = []
-        self.objects: list[object] = []  # that were looked into; their ids are among the tokens too
-        self.kinds: list[type] = []  # of these, as the class of an object may be exchanged
-        self.held: list[tuple[Reader, object, Sequence[object]]] = []  # how to read what an object held
-        self.values: list[tuple[Finder, object, object]] = []  # how to find again what is compared with ==
+    tokens: list[object] = field(default_factory=list)
+    constants: list[Sequence[object]] = field(default_factory=list)
+    kept: list[object] = field(default_factory=list)
+    objects: list[object] = field(default_factory=list)
+    kinds: list[type] = field(default_factory=list)
+    held: list[tuple[Reader, object, Sequence[object]]] = field(default_factory=list)
+    values: list[tuple[Finder, object, object]] = field(default_factory=list)
 
     def are_found_again(self, *, whatever_values: bool) -> bool:
         """Whether all objects are those that they were, hold what they held, and have the same values."""
         if not all(map(operator.is_, map(type, self.objects), self.kinds)):
             return False
-        if not all(_holds(holder, read, held) for read, holder, held in self.held):
-            return False
-        return whatever_values or all(find(value) == found for find, value, found in self.values)
+        for read, holder, held in self.held:
+            if read is list.copy and len(held) > FEW:
+                if not same_items(cast("list[object]", holder), held):
+                    return False
+                continue
+            now = read(holder)
+            now = now if isinstance(now, list | tuple) else [*now]
+            if len(now) != len(held) or not all(map(operator.is_, now, held)):
+                return False
+        if whatever_values:
+            return True
+        for find, value, found in self.values:  # noqa: SIM110 (A generator takes a call for each.)
+            if find(value) != found:
+                return False
+        return True
 
     def are_same(self, others: LookFindings) -> bool:
         """Whether another look found the same, in other objects perhaps."""
@@ -44,14 +64,6 @@ class LookFindings:
             and len(mine) == len(theirs)
             and all(a is b or identical(a, b) for a, b in zip(mine, theirs, strict=True))
         )
-
-
-def _holds(holder: Any, read: Reader, held: Sequence[object]) -> bool:
-    """Whether what is read from a holder are these objects."""
-    if read is list.copy:
-        return same_items(holder, held)
-    now = read(holder)
-    return identical(now if isinstance(now, list | tuple) else [*now], held)
 
 
 def same_root(root: object, other: object) -> bool:

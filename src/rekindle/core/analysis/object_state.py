@@ -14,12 +14,12 @@ import sys
 import sysconfig
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import islice
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -211,6 +211,14 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _installed_folders()
+
+
+def own_classes(objects: Iterable[object]) -> tuple[type, ...]:
+    """The classes of a script among some objects."""
+    classes = [cast(type, one) for one in objects if type in mro_of(type(one))]
+    return tuple(
+        one for one in classes if is_heap_type(one) and not is_library(vars_of(one).get("__module__"))
+    )
 
 
 def near_objects(*roots: object, with_global: bool = False, without: object = None) -> FoundAt:

@@ -48,6 +48,8 @@ from rekindle.reuse.cache.stats import (
 )
 from rekindle.reuse.cache.store_memory import store_memory
 
+_ONLY_MEMBER = 1  # of a cache that no other loader finds
+
 
 class _State(NamedTuple):
     """What another process needs to attach to a store."""
@@ -127,15 +129,16 @@ class Store:
             if disk_limit is not None and join is None:
                 self._directory.evict_others(disk_limit)
         folder = None if self._directory is None else self._directory.directory
-        member = Members(shared).join()
+        member = Members(shared).join() if name else _ONLY_MEMBER
         counters = stats.counter_memory()
         state = _State(size, found, kept, shared, counters, folder, disk_limit, os.getpid(), member)
         self._attach(state)
         if join is None:
             if self._disk is not None:
                 self._disk.index.load()
-            directory = "" if folder is None else folder.path.name
-            write_header(shared, HostCache(name, size, heap, directory, about or {}))
+            if name:  # Nobody finds the others.
+                directory = "" if folder is None else folder.path.name
+                write_header(shared, HostCache(name, size, heap, directory, about or {}))
 
     def _attach(self, state: _State) -> None:
         self._state, self._shared = state, state.memory
