@@ -47,14 +47,14 @@ class HeldGenerator:
 
 def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
     """The generators that these objects hold, apart from the global ones; the same in every copy of them."""
-    sources = ((path, _source(value), value) for path, value in near_objects(*roots))
+    # By the type: `isinstance` would ask the object for its `__class__`.
+    found = [(path, value) for path, value in near_objects(*roots) if issubclass(type(value), GENERATORS)]
+    sources = ((path, _source(value), value) for path, value in found)
     return tuple(HeldGenerator(path, source, value) for path, source, value in sources if source is not None)
 
 
 def _source(value: object) -> RandomSource | None:
-    """The object as a generator that can be seeded, if it is one."""
-    if not issubclass(type(value), GENERATORS):  # `isinstance` would ask the object for its `__class__`.
-        return None
+    """A generator as one that can be seeded, if it can."""
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else PythonGenerator(value)
     if isinstance(value, np.random.RandomState):

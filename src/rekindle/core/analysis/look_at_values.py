@@ -73,8 +73,11 @@ def _dict(look: Look, value: dict[object, object]) -> None:
 
 
 def _ordered_dict(look: Look, value: OrderedDict[object, object]) -> None:
-    look.many(look.holding(OrderedDict.keys, value))
-    _dict(look, value)
+    if dict.__len__(value):
+        look.many(look.holding(OrderedDict.keys, value))
+        _dict(look, value)
+    else:  # A module of torch has eight of these.
+        look.many(look.holding(dict.keys, value))
 
 
 def _default_dict(look: Look, value: defaultdict[object, object]) -> None:
