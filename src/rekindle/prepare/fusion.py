@@ -21,7 +21,7 @@ from rekindle.prepare.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
 from rekindle.prepare.steps.image_step import ChanceStep, as_image
 from rekindle.prepare.steps.parameters import InterpolationMode
 from rekindle.prepare.steps.point_operations import PointStep, Table, load_tables, look_up
-from rekindle.prepare.steps.step import Image, Step, Uniforms, Value, is_ours
+from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import Conversion
 
 StepT = TypeVar("StepT", bound=Step, covariant=True)
@@ -34,6 +34,7 @@ class BoundStep(Generic[StepT]):
     step: StepT
     uniforms: slice
     checks_input: bool = False  # which a user's function returned
+    is_function: bool = False  # of a user's: nothing else is run in the place of its `apply`
 
     def apply(self, image: Value, uniforms: Uniforms) -> Value:
         """The result for one image, given all of the sample's uniforms."""
@@ -64,11 +65,13 @@ class FusedTail(NamedTuple):
     points: NDArray[np.uint8] | None  # 256 × 3
 
 
-def bind(steps: Sequence[Step], input_checks: Sequence[bool]) -> list[BoundStep[Step]]:
-    """Each step with its slice of the sample's uniforms, and whether it checks what it gets."""
+def bind(
+    steps: Sequence[Step], input_checks: Sequence[bool], functions: Sequence[bool]
+) -> list[BoundStep[Step]]:
+    """Each step with its slice of the sample's uniforms, whether it checks its input, and is a function."""
     bound, used = [], 0
-    for step, checks in zip(steps, input_checks, strict=True):
-        bound.append(BoundStep(step, slice(used, used + step.uniforms), checks))
+    for step, checks, is_function in zip(steps, input_checks, functions, strict=True):
+        bound.append(BoundStep(step, slice(used, used + step.uniforms), checks, is_function))
         used += step.uniforms
     return bound
 
@@ -93,7 +96,7 @@ def find_fused_tail(steps: list[BoundStep[Step]]) -> FusedTail:
     # not change the colour that padding adds.
     while before and crop is None:
         step, uniforms = before[-1].step, before[-1].uniforms
-        if not is_ours(step):
+        if before[-1].is_function:
             break
         if isinstance(step, RandomHorizontalFlip | RandomVerticalFlip):
             flips.insert(0, BoundStep(step, uniforms))
@@ -124,7 +127,7 @@ def merge_point_steps(steps: list[BoundStep[Step]]) -> list[BoundStep[Step]]:
     merged: list[BoundStep[Step]] = []
     table: NDArray[np.uint8] | None = None
     for bound in steps:
-        if isinstance(bound.step, PointStep) and not bound.step.needs_image and is_ours(bound.step):
+        if isinstance(bound.step, PointStep) and not bound.step.needs_image and not bound.is_function:
             new = by_channel(bound.step.table())
             if table is None:
                 merged.append(bound)

@@ -31,8 +31,8 @@ def lookup_table(steps: Sequence[Step], dtype: torch.dtype | None) -> tuple[fuse
         np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, 3))
     )
     count = 0
-    for step in steps:
-        if not (isinstance(step, Conversion | Normalize) and is_ours(step)):
+    for step, own in zip(steps, [*map(is_ours, steps)], strict=True):
+        if not (own and isinstance(step, Conversion | Normalize)):
             break
         values = step.apply(values, _NO_UNIFORMS)
         count += 1

@@ -42,11 +42,11 @@ from rekindle.prepare.fusion import (
 from rekindle.prepare.lookup_table import lookup_table, normalization_of
 from rekindle.prepare.output import Output
 from rekindle.prepare.rgb import is_rgb
-from rekindle.prepare.steps.compose import has_function, input_checks
+from rekindle.prepare.steps.compose import are_functions, input_checks
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.point_operations import load_tables
-from rekindle.prepare.steps.step import Image, Step, Uniforms, Value, is_ours
+from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
 from rekindle.prepare.steps.to_tensor import FirstChannel
 
 if TYPE_CHECKING:
@@ -98,10 +98,11 @@ class Pipeline:
             self.steps = tuple(step.with_limits(limits) for step in steps)
         self.uniforms: int = sum(map(attrgetter("uniforms"), self.steps))
         self.releases_gil = all(map(attrgetter("releases_gil"), self.steps))
-        self.draws_nothing = not any(map(has_function, self.steps))
+        functions = are_functions(self.steps)
+        self.draws_nothing = not any(functions)
         self.limits = limits
         self._dtype, self._channels_last, self._size = dtype, channels_last, size
-        bound = bind(self.steps, input_checks(self.steps, after_function))
+        bound = bind(self.steps, input_checks(self.steps, functions, after_function), functions)
         on_images, on_tensors = split_at_conversion(bound)
         self._converts = bool(on_tensors)
         if channels_last and not self._converts:
@@ -128,7 +129,7 @@ class Pipeline:
         by_units_alone = self.output is not None and self.runs_units() and self._runs_alone
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
         first = self._middle[0] if self._middle else None
-        if first is not None and isinstance(first.step, WindowStep) and is_ours(first.step):
+        if first is not None and isinstance(first.step, WindowStep) and not first.is_function:
             self._first_window = BoundStep(first.step, first.uniforms)
         self._flips = [
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips

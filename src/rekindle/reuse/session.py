@@ -124,8 +124,8 @@ class ReuseSession:
             reads = LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS)
         self._looked_like = held, reads
         has_cache = view is not None and view.store is not None
-        looks = [look for look in (held, reads) if look is not None and has_cache]
-        self._shared_values = SharedValues(*looks, written=self._reads.written)
+        looks = (held,) if reads is None else (held, reads)
+        self._shared_values = SharedValues(*(looks if has_cache else ()), written=self._reads.written)
 
     def _is_another(self, held: Look) -> bool:
         """Whether anything was changed since that was looked at, as far as can be seen."""

@@ -91,7 +91,7 @@ def code_reads(*roots: object) -> CodeReads:
         classes,
         (*modules.values(),),
         None if any_attribute else frozenset(names),
-        frozenset(one for one in written if one is not None),
+        frozenset(written),
         writes_numbers or not _OPENS_MEMORY.isdisjoint(names),
     )
 

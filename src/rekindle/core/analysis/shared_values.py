@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -17,14 +17,13 @@ import xxhash
 
 from rekindle.core.analysis.look import Look
 from rekindle.core.analysis.look_at_values import CONTENTS
+from rekindle.core.analysis.look_findings import Finder
 from rekindle.core.analysis.object_state import attributes_of, mro_of
 from rekindle.core.forked_memory import is_any_shared
 from rekindle.core.interrupts import is_interrupt
 
 if TYPE_CHECKING:
     from multiprocessing.managers import BaseProxy
-
-Find = Callable[[Any], object]
 
 
 class SharedValues:
@@ -44,7 +43,7 @@ class SharedValues:
         )
         values = [value for one in found for value in one.objects if id(value) not in own]
         proxies = filter(_is_proxy, values)
-        self._found: list[tuple[Find, Any, object]] = [
+        self._found: list[tuple[Finder, Any, object]] = [
             *memory,
             *((_managers_value, proxy, _managers_value(proxy)) for proxy in proxies),
         ]

@@ -64,7 +64,7 @@ class StepContainer(Step):
         self.releases_gil = all(step.releases_gil for step in self.transforms)
         self.keeps_size = all(step.keeps_size for step in self.transforms)
         self.knows_diversity = all(step.knows_diversity for step in self.transforms)
-        self._input_checks = input_checks(self.transforms)
+        self._input_checks = input_checks(self.transforms, are_functions(self.transforms))
         _check_order(name, self.transforms)
 
     def with_limits(self, limits: Limits) -> Step:
@@ -160,25 +160,32 @@ class RandomApply(StepContainer):
         return self._apply_all(image, uniforms[1:]) if uniforms[0] < self.p else image
 
 
-def has_function(step: Step) -> bool:
-    """Whether the step is a user's function or of a user's class, or contains one: it may return anything."""
-    return (
-        not is_ours(step)
+def are_functions(steps: Sequence[Step]) -> list[bool]:
+    """For each step, whether it is a user's function or of a user's class, or contains one.
+
+    Such a step may return anything.
+    """
+    ours = [*map(is_ours, steps)]
+    return [
+        not own
         or isinstance(step, Lambda)
-        or (isinstance(step, StepContainer) and any(map(has_function, step.transforms)))
-    )
+        or (isinstance(step, StepContainer) and any(are_functions(step.transforms)))
+        for step, own in zip(steps, ours, strict=True)
+    ]
 
 
-def input_checks(steps: Sequence[Step], after_function: bool = False) -> list[bool]:
+def input_checks(
+    steps: Sequence[Step], functions: Sequence[bool], after_function: bool = False
+) -> list[bool]:
     """For each step, whether it takes an image, and may get something else: what a user's function returned.
 
-    `after_function` if such a function comes before all of the steps.
+    `functions` says which of the steps are such functions, `after_function` whether one comes before them.
     """
     checks = []
-    for step in steps:
+    for step, is_function in zip(steps, functions, strict=True):
         first = next(_plain_steps([step]), None)
         checks.append(after_function and isinstance(first, ImageStep))
-        after_function = after_function or has_function(step)
+        after_function = after_function or is_function
     return checks
 
 
