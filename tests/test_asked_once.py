@@ -1,10 +1,17 @@
 """A dataset is asked once for each sample, also where one fails: an error is never hidden by another try."""
 
+import csv
 import functools
 import itertools
+import mmap
+import operator
 import os
 import random
+import sqlite3
+from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -149,6 +156,98 @@ def test_a_reader_of_any_kind_loses_no_record(
         source = make()
         data = Ticks(source, take, generator, from_record)
         loader = rk.DataLoader(data, 3, collate_fn=torch.tensor, num_workers=workers)
+        assert torch.cat([*loader]).tolist() == list(range(SIZE))
+        if isinstance(source, int):
+            os.close(source)
+
+
+class KeepsThings(Ticks):
+    """Draws from a generator of its own, and keeps something, by which it may have decided something."""
+
+    last = -1
+
+    def __init__(self, source: Any, take: Callable[[Any], int]) -> None:
+        super().__init__(source, take, None, 0)
+        self.own = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> int:
+        record, self.last = self.take(self.source), index
+        return record + int(0.5 * self.own.random())
+
+
+class Box:
+    number = -1
+
+    @property
+    def next_one(self) -> int:
+        vars(self).update(number=self.number + 1)
+        return self.number
+
+
+def through_an_alias(box: Box) -> int:
+    change = object.__setattr__
+    change(box, "number", box.number + 1)
+    return box.number
+
+
+def setattr_data(count: torch.Tensor) -> None:
+    count.data = count + 1
+
+
+def mapped() -> mmap.mmap:
+    memory = mmap.mmap(-1, SIZE)
+    memory[:] = bytes(range(SIZE))
+    return memory
+
+
+def rows_of_a_table() -> sqlite3.Cursor:
+    numbers = ", ".join(f"({number})" for number in range(SIZE))
+    return sqlite3.connect(":memory:", check_same_thread=False).execute(f"SELECT * FROM (VALUES {numbers})")
+
+
+def in_place(count: Any) -> int:
+    count += 1
+    return int(count[0]) - 1
+
+
+def rotated(numbers: deque[int]) -> int:
+    numbers.rotate(-1)
+    return numbers[-1]
+
+
+def of_a_loop(pools: list[list[int]]) -> int:
+    for pool in pools:
+        return pool.pop()
+    raise AssertionError
+
+
+TICKS_OF_ANY_KIND: dict[str, tuple[Callable[[], Any], Callable[[Any], int]]] = TICKS | {
+    "vars": (Box, lambda box: int(box.next_one)),
+    "object.__setattr__": (Box, through_an_alias),
+    "setattr, held": (Box, lambda box: [partial(setattr, box)("number", box.number + 1), box.number][1]),
+    "operator.setitem": (lambda: [-1], lambda box: [operator.setitem(box, 0, box[0] + 1), box[0]][1]),
+    "third argument": (lambda: np.zeros(1), lambda count: int(np.add(count, 1, count)[0]) - 1),
+    "in place": (lambda: np.zeros(1), in_place),
+    "a bound popleft": (lambda: deque(range(SIZE)).popleft, lambda popleft: int(popleft())),
+    "rotate": (lambda: deque(range(SIZE)), rotated),
+    "a loop": (lambda: [[*range(SIZE - 1, -1, -1)]], of_a_loop),
+    "unbound": (lambda: deque(range(SIZE)), lambda records: deque.popleft(records)),
+    "methodcaller": (lambda: deque(range(SIZE)), lambda records: int(methodcaller("popleft")(records))),
+    "mmap": (mapped, lambda memory: int(memory.read_byte())),
+    "callable and sentinel": (lambda: iter(itertools.count().__next__, None), next),
+    "csv": (lambda: csv.reader(map(str, range(SIZE))), lambda lines: int(next(lines)[0])),
+    "sqlite3": (rows_of_a_table, lambda rows: int(rows.fetchone()[0])),
+    "data of a tensor": (lambda: torch.zeros(1), lambda count: [setattr_data(count), int(count) - 1][1]),
+    "default factory": (lambda: defaultdict(itertools.count().__next__), lambda table: table[object()]),
+}
+
+
+@pytest.mark.parametrize("kind", TICKS_OF_ANY_KIND)
+def test_a_reader_that_keeps_things_as_well_loses_no_record(kind: str) -> None:
+    make, take = TICKS_OF_ANY_KIND[kind]
+    for workers in (0, 1):
+        source = make()
+        loader = rk.DataLoader(KeepsThings(source, take), 3, collate_fn=torch.tensor, num_workers=workers)
         assert torch.cat([*loader]).tolist() == list(range(SIZE))
         if isinstance(source, int):
             os.close(source)

@@ -14,6 +14,7 @@ from torch.utils.data import default_collate, default_convert
 from rekindle.core.analysis.held_generators import HeldGenerator, held_generators
 from rekindle.core.analysis.object_state import near_objects
 from rekindle.core.analysis.possible_draws import possible_draws
+from rekindle.core.analysis.repeatable import is_repeatable
 from rekindle.core.analysis.self_changes import may_keep_draws, may_read_on
 from rekindle.core.global_rng import GENERATORS
 from rekindle.core.public_rng import RandomSource
@@ -55,10 +56,11 @@ def look_into(
     collation_draws_from: tuple[RandomSource, ...] = ()
     if draws:
         reads_on = may_read_on(dataset)
-        asks_again = not (once or reads_on)
-        # Who reads on cannot be asked again if there is a hole in the proof.
-        drawn_from = GENERATORS if reads_on else _possible(*roots)
-        if once or (keeps_parts and reads_on) or not (held and may_keep_draws(*roots)):
+        keeps = bool(held) and may_keep_draws(*roots)
+        asks_again = not (once or reads_on) and (not keeps or is_repeatable(dataset))
+        # Who may read on cannot be asked again if there is a hole in the proof.
+        drawn_from = GENERATORS if reads_on or not (once or asks_again) else _possible(*roots)
+        if once or (keeps_parts and reads_on) or not keeps:
             drawn_from += _of_these(held, *roots)
     if collate_fn not in DRAW_NOTHING:
         # It is called once, and nothing shows if the proof has a hole; so that is asked only where threads

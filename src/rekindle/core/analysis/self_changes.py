@@ -187,7 +187,7 @@ def _changes_anything(code: CodeType) -> bool:
 
 def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool:
     """Whether code changes what it reads; an object in a variable is taken for the function's own."""
-    steps = _steps_of(code)
+    steps = steps_of(code)
     own = frozenset(code.co_varnames[: min(code.co_argcount, 1)])  # `self`
     held = own | _held_variables(steps, own)
     if any(type(one) is tuple and "out" in one for one in code.co_consts):  # an argument: `np.add(…, out=…)`
@@ -221,7 +221,7 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
     return _within(code, lambda one: _reads_on(one, names, changing))
 
 
-def _steps_of(code: CodeType) -> list[Instruction]:
+def steps_of(code: CodeType) -> list[Instruction]:
     """The instructions of code; known from the second loader on that has it."""
     known = _STEPS_OF_CODE.get(id(code))
     if known is None:
