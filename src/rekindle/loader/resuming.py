@@ -62,7 +62,7 @@ def state_at(
     return saved | dataset_state.save(settings, progress, position)
 
 
-def one_state(saved: Any, settings: LoaderSettings, to_load: Any) -> Any:
+def one_state(saved: Any, settings: LoaderSettings, to_load: object) -> Any:
     """The state that a loader goes on from: the one given, or made of those of a stream's ranks."""
     can_deal_again = settings.executor != "threads" and deals_itself_out(
         to_load, settings.reuse.iterable_view()
@@ -88,7 +88,7 @@ def resumed(
     identity: dict[str, Any],
     settings: LoaderSettings,
     order: LoaderOrder,
-    to_load: Any,
+    to_load: object,
     *,
     stacklevel: int,
 ) -> Resumed:
