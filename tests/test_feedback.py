@@ -112,6 +112,19 @@ def test_a_batch_may_be_reported_in_pieces():
     assert scores_after(make_loader(), report).loss == pytest.approx(LOSSES.numpy())
 
 
+@pytest.mark.parametrize("framework", ["accelerate", "lightning", "pytorch_lightning.utilities"])
+def test_the_warning_names_the_scripts_line_whatever_reports_for_it(framework):
+    code = compile("def report(loader, losses):\n    loader.feedback(losses)\n", f"{framework}.py", "exec")
+    of_framework = {"__name__": framework}
+    exec(code, of_framework)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = make_loader()
+        for _ in loader:
+            of_framework["report"](loader, LOSSES[:5])
+    assert [one.filename for one in caught] == [__file__]
+
+
 def test_a_batch_that_stays_reported_in_part_is_warned_of_once():
     """Values without ids are those of the first samples, which `losses[mask]` are not."""
     loader = make_loader()

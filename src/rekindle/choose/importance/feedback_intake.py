@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rekindle.choose.batch_orders import BatchOrder, YieldedBatch
 from rekindle.choose.feedback import Feedback, report_length
+from rekindle.core.script_lines import stacklevel_of_script
 from rekindle.errors import ArgumentError
 
 
@@ -91,5 +92,5 @@ class FeedbackIntake:
                 f"feedback: {self._reported} values were reported on a batch of {self._size_of_batch} "
                 "samples, and were taken for those of its first samples. If they are those of others, as in "
                 "losses[mask], name them: feedback(losses[mask], ids=loader.batch.ids[mask]).",
-                stacklevel=6,
+                stacklevel=stacklevel_of_script(),
             )
