@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 
 from rekindle.core.samples import Batch, Sample
+from rekindle.fetch.source import Array
 
 _ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
 # Where the functions are defined that torch collates with, and ours in the place of one of them.
@@ -57,7 +58,7 @@ class Branch:
 
 
 Spec: TypeAlias = Leaf | Branch
-Rows: TypeAlias = torch.Tensor | NDArray[Any]  # the rows of a leaf that samples are written to
+Rows: TypeAlias = torch.Tensor | Array  # the rows of a leaf that samples are written to
 
 
 def describe(sample: Sample) -> Spec | None:
@@ -229,7 +230,7 @@ def write(leaf: Leaf, column: list[Sample], rows: Rows) -> None:
             raise MismatchError from error
 
 
-def _write_arrays(column: list[Sample], shape: tuple[int, ...], rows: NDArray[Any]) -> None:
+def _write_arrays(column: list[Sample], shape: tuple[int, ...], rows: Array) -> None:
     """Copy arrays to their rows in one call: of small ones, a call for each takes half as long again."""
     if not column:
         return
