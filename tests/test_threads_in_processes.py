@@ -251,6 +251,24 @@ def test_batches_in_flight_do_not_grow_with_workers():
     assert size(16, given=5) == 5
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "expected"), [(1 << 10, 8), (1 << 19, 8), (1 << 20, 4), (PHOTOGRAPHS, 3), (0, 3)]
+)
+def test_more_tiny_batches_are_in_flight_where_nobody_sees_it(nbytes, expected):
+    def window(given=None, whole=False, planned=True):
+        window = Window(2, given, whole=whole, planned=planned)
+        window.note_batch(64, nbytes)
+        return window
+
+    assert window().size == expected
+    assert window().usual == window(planned=False).size == window(planned=False).usual <= 4
+    assert window(given=3).size == 3
+    assert window(whole=True).size == 4
+    many = Window(128, None, whole=False, planned=True)
+    many.note_batch(64, 1 << 10)
+    assert many.size == many.usual  # Each takes two open files.
+
+
 class Counted:
     """A sampler that counts how many indices it was asked for."""
 

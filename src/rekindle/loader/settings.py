@@ -197,6 +197,7 @@ class LoaderSettings:
             context=self.context,
             worker_init_fn=self.worker_init_fn,
             batches_ahead=self.batches_ahead,
+            is_planned=self.order.is_planned,
             timeout=self.timeout,
             # Echoes of batches are counted, so the batches are loaded in order.
             in_order=self.in_order or self.reuse.batch_echo is not None,

@@ -97,7 +97,7 @@ class Dispatcher:
     def _parts_of(self, order: BatchOrder, kind: Kind) -> list[Part]:
         rows = len(order.indices)
         if kind != "stream":
-            batches = self._window.size
+            batches = self._window.usual
             whole = kind != "rows" or self._pool.splits
             return self.splitter.assign(order.step, rows, whole=whole, batches=batches)
         if self._in_order:

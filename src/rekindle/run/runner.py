@@ -114,6 +114,7 @@ class Work:
     threads: int = 1  # up to which a process has
     actors: Actors | None = None  # of the loader, if it uses Ray
     takes_states: bool = False  # of workers' copies of a map-style dataset
+    is_planned: bool = False  # Nobody sees how far ahead its batches are asked for.
     reads_on: bool = False  # Whoever is asked twice for a sample may give another.
 
     def job(self) -> Job:
@@ -168,7 +169,7 @@ def start_iterable(work: Work) -> IterableRunner:
 def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
     # Who reads on gives each worker's copy its own records, as in torch: batch by batch, in turn.
     whole = work.worker_init_fn is not None or work.takes_states or work.reads_on
-    window = Window(work.workers, work.batches_ahead, whole=whole or not rows)
+    window = Window(work.workers, work.batches_ahead, whole=whole or not rows, planned=work.is_planned)
     slots = SlotPool(window, shared=work.executor == "processes")
     pool: WorkerPool
     if work.executor == "threads":

@@ -146,7 +146,8 @@ class SlotPool:
 
     def check_room(self, nbytes: int) -> None:
         """Raise OutOfMemoryError now if as many slots of `nbytes` as will be used do not fit."""
-        left, count = available_memory(), self._window.size + _HELD_BY_CONSUMER
+        # Where batches are tiny there may be more of them: some MiB, not worth an error.
+        left, count = available_memory(), self._window.usual + _HELD_BY_CONSUMER
         if left is not None and nbytes * count > left:
             raise OutOfMemoryError(
                 f"{count} batches of {nbytes / 2**20:.1f} MiB are to be in flight, "
