@@ -2,6 +2,8 @@
 
 import gc
 import os
+import random
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import rekindle as rk
 from blocks import KINDS, RUNNERS, make
@@ -241,3 +243,53 @@ def test_batch_sizes_may_grow_and_shrink():
             got = list(loader)
             assert [len(batch) for batch in got] == sizes
             assert torch.equal(torch.cat(got)[:, 0], torch.arange(sum(sizes)))
+
+
+# A dataset whose loader is gone: scripts make loaders again and again, of large datasets and open files.
+
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return index, random.random()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(12))
+
+
+LOADERS = {
+    "in turn": {},
+    "shuffled": {"shuffle": True},
+    "sampler": {"sampler": [3, 1, 2, 5, 6]},
+    "reused": {"reuse": rk.Refurbish(2), "final_transform": lambda sample: sample},
+    "workers": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+    "threads": {"num_workers": 2, "executor": "threads"},
+}
+OF_STREAMS = ("in turn", "workers", "persistent")
+
+
+@pytest.mark.parametrize("leave", ["at the end", "early", "between epochs"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(Noisy, name) for name in LOADERS] + [(Stream, name) for name in OF_STREAMS],
+)
+def test_a_dataset_goes_with_the_last_loader_of_it_and_waits_for_no_garbage_collection(kind, options, leave):
+    dataset = kind()
+    dataset_is_there = weakref.ref(dataset)
+    loader = rk.DataLoader(dataset, batch_size=4, seed=1, **LOADERS[options])
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2 if leave == "between epochs" else 1):
+            for _ in loader:
+                if leave == "early":
+                    break
+        del dataset, loader
+        assert dataset_is_there() is None
+    finally:
+        gc.enable()

@@ -117,30 +117,37 @@ class PlannedEpochs:
         self._plan_of, self._one = plan_of, one
         self._planned: EpochPlan | None = None
         self._epoch = epoch  # whose batches come next
-        self._orders = self._orders_from(first_step, frozenset(without))
+        self._first_step, self._without = first_step, frozenset(without)
+        # Not a generator of this object, which would hold it: a dataset would outlive its loader by that.
+        self._orders: Orders | None = None
+        self._ended = False
 
     def __iter__(self) -> PlannedEpochs:
         return self
 
     def __next__(self) -> BatchOrder | EndOfEpoch:
-        return next(self._orders)
+        if self._ended:
+            self._begin_next()
+        elif self._orders is None:
+            self._orders = planned_orders(self._plan_of(self._epoch), self._first_step)
+        assert self._orders is not None
+        order = next(self._orders)
+        while isinstance(order, BatchOrder) and order.step in self._without:
+            order = next(self._orders)
+        self._ended = isinstance(order, EndOfEpoch)
+        return order
 
     def plan_ahead(self) -> None:
         """Plan the next epoch now, while nobody waits, and not in the middle of this one."""
         if not self._one and self._planned is None:
             self._planned = self._plan_of(self._epoch + 1)
 
-    def _orders_from(self, first_step: int, without: Collection[int]) -> Orders:
-        plan = self._plan_of(self._epoch)
-        while True:
-            for order in planned_orders(plan, first_step):
-                if isinstance(order, EndOfEpoch) or order.step not in without:
-                    yield order
-            if self._one:
-                return
-            plan = self._planned or self._plan_of(self._epoch + 1)
-            self._planned = None
-            self._epoch, first_step, without = self._epoch + 1, 0, ()
+    def _begin_next(self) -> None:
+        if self._one:
+            raise StopIteration
+        self._orders = planned_orders(self._planned or self._plan_of(self._epoch + 1))
+        self._planned, self._without = None, frozenset()
+        self._epoch, self._ended = self._epoch + 1, False
 
 
 def iterable_orders(epoch: int, batch_size: int | None, first_step: int = 0) -> Orders:

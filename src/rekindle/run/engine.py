@@ -165,6 +165,7 @@ class Engine:
                 self._free(batch)
             self._drop_queue()
             self._slots.close()
+            self.copies = None  # They refer back to this, so a dataset would outlive its loader.
             self._is_cleared = True
 
     # Out: orders become batches in flight, whose parts go to workers.

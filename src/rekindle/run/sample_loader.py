@@ -128,7 +128,7 @@ class SampleLoader:
         self.seconds = 0.0  # spent in the dataset since the caller last set it to zero
         self.costs: list[Cost] = []  # of single samples, if they were timed; cleared by the caller
         self.fresh: list[bool] = []  # which samples were not found in a cache, if there is one; as `costs`
-        self._exclusive = exclusive or self._keep_held
+        self._exclusive = exclusive  # No method of its own: what refers to itself outlives its loader.
         self._on_row = on_row
         self._native = as_native(dataset)
         self._draws = draws
@@ -313,7 +313,8 @@ class SampleLoader:
 
     @contextmanager
     def _timed_alone(self, generators: tuple[RandomSource, ...]) -> Iterator[None]:
-        with self._exclusive(generators) if generators else nullcontext():
+        alone = self._exclusive or self._keep_held
+        with alone(generators) if generators else nullcontext():
             started = time.perf_counter()
             try:
                 yield
