@@ -173,6 +173,23 @@ def test_what_a_generator_decides_once_is_the_same_in_all_workers() -> None:
         assert dict(views(make(), 1, **options)) == expected
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "executor": "threads"}], ids=str)
+def test_a_dataset_that_reads_on_draws_new_numbers_in_each_epoch(options: dict[str, Any]) -> None:
+    class Counting(Held):
+        """Cannot be asked twice for a sample, and keeps things: its generator may have decided something."""
+
+        calls = 0
+
+        def __getitem__(self, index: int) -> tuple[int, float]:
+            self.calls += 1
+            return super().__getitem__(index)
+
+    dataset = Counting(random.Random(0), lambda rng: rng.random())
+    drawn = [value for _, value in views(dataset, 4, **options)]
+    assert drawn[0] == random.Random(0).random()  # As with torch: it might be a permutation.
+    assert len(set(drawn)) == len(drawn) == 4 * SAMPLES
+
+
 def test_looking_for_generators_runs_no_code_and_ends() -> None:
     class Odd:
         def __getattribute__(self, name: str) -> Any:

@@ -21,7 +21,7 @@ from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.analysis.held_generators import HeldGenerator
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.interrupts import is_interrupt
-from rekindle.core.public_rng import RandomSource
+from rekindle.core.public_rng import RandomSource, Restore
 from rekindle.core.samples import Batch, Index, Sample
 from rekindle.prepare.native import as_native
 from rekindle.run.bad_samples import FailedSample
@@ -140,6 +140,9 @@ class SampleLoader:
         self._marks: Marks = {}  # of the generators that the dataset is not known to draw from
         self._settled = not self._generators  # Something was loaded: what it draws from is known so far.
         self._asks_again = True  # for samples that were loaded without seeds
+        # Where the generators are that such a sample, which was kept, has drawn from: they go on from there,
+        # as with torch, or every epoch's first sample would draw the same numbers.
+        self._went_on: list[Restore] = []
 
     @property
     def drew_nothing(self) -> bool:
@@ -324,6 +327,13 @@ class SampleLoader:
     def _run(self, attempt: Callable[[Marks], Result]) -> Result:
         """What an attempt returns once it draws from no generator that was not seeded for it."""
         self._look_into()
+        try:
+            return self._attempted(attempt)
+        finally:
+            while self._went_on:
+                self._went_on.pop()()
+
+    def _attempted(self, attempt: Callable[[Marks], Result]) -> Result:
         with self._timed_alone(self._generators):
             while True:
                 others = [one for one in self._generators if one not in self._drawn_from]
@@ -347,6 +357,8 @@ class SampleLoader:
         """Whether a generator was drawn from since it was marked; if so, it is seeded from now on."""
         found = tuple(generator for generator, mark in marks.items() if generator.mark() != mark)
         self._drawn_from += found
+        if not self._asks_again:
+            self._went_on += [generator.save() for generator in found if generator in self._held]
         for generator in found:
             del marks[generator]
         return bool(found)
