@@ -265,10 +265,9 @@ LOADERS = {
     "in turn": {},
     "shuffled": {"shuffle": True},
     "sampler": {"sampler": [3, 1, 2, 5, 6]},
-    "reused": {"reuse": rk.Refurbish(2), "final_transform": lambda sample: sample},
+    "reused": {"shuffle": True, "reuse": rk.Refurbish(2), "final_transform": lambda sample: sample},
     "workers": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
-    "threads": {"num_workers": 2, "executor": "threads"},
 }
 OF_STREAMS = ("in turn", "workers", "persistent")
 
