@@ -141,16 +141,65 @@ def test_where_a_worker_of_the_rank_that_saved_has_ended_others_refuse_at_once()
             load(stream(lengths=LENGTHS), 2, rank, world).load_state_dict(saved.state_dict())
 
 
-def test_within_an_epoch_that_others_had_begun_the_states_of_all_are_asked_for() -> None:
+@pytest.mark.parametrize("kind", ["plain", "shuffled"])
+@pytest.mark.parametrize(
+    "chain", [((2, 0), (3, 0), (2, 0)), ((4, 1), (2, 2), (2, 2)), ((3, 0), (2, 2), (None, 1), (2, 0), (4, 0))]
+)
+def test_a_chain_of_worlds_needs_the_state_of_one_rank_each(kind: str, chain: tuple[Any, ...]) -> None:
+    shares: list[Any] = []
+    state, saved_by = None, 0
+    for at, (world, workers) in enumerate(chain):
+        loaders = [load(stream(kind), workers, rank, world) for rank in range(world or 1)]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+            shares.append(batches_of(loader, None if at == len(chain) - 1 else 2))
+        saved_by = (saved_by + 1) % len(loaders)
+        state = through_a_file(loaders[saved_by].state_dict())
+    assert flat(shares) == list(range(SAMPLES))
+
+
+def test_ranks_of_the_same_world_go_on_with_exactly_their_batches_in_an_epoch_that_others_began() -> None:
     first = load(stream(), 0, 0, 2)
     batches_of(first, 2)
-    second = load(stream(), 0, 0, 3)
+    second = [load(stream(), 0, rank, 3) for rank in range(3)]
+    running = []
+    for loader in second:
+        loader.load_state_dict(first.state_dict())
+        running.append(iter(loader))
+    for batches in running * 2:
+        next(batches)
+    state = through_a_file(second[0].state_dict())
+    for batches, third in zip(running, [load(stream(), 0, rank, 3) for rank in range(3)], strict=True):
+        third.load_state_dict(state)
+        assert batches_of(third) == [batch["x"].tolist() for batch in batches]
+
+
+def test_where_one_rank_says_nothing_of_the_others_the_states_of_all_are_asked_for() -> None:
+    """It went on with another number of workers, alone: whether the others did is not known."""
+    first = load(stream(), 1, 0, 2)
+    batches_of(first, 2)
+    second = load(stream(), 2, 0, 2)
     second.load_state_dict(first.state_dict())
     batches_of(second, 1)
-    for rank, world in ((1, 3), (0, 2)):
-        with pytest.raises(rk.StateError, match="it does not say where the other ranks stood"):
-            load(stream(), 0, rank, world).load_state_dict(second.state_dict())
-    load(stream(), 0, 0, 3).load_state_dict(second.state_dict())
+    for rank, world in ((1, 2), (0, 3)):
+        with pytest.raises(rk.StateError, match="a list of the states of all ranks"):
+            load(stream(), 2, rank, world).load_state_dict(second.state_dict())
+    load(stream(), 2, 0, 2).load_state_dict(second.state_dict())
+
+
+@pytest.mark.parametrize("damage", [{"of": 3}, {"of": [{"worker": 2}]}, {"every": 0}])
+def test_a_damaged_part_that_others_began_is_refused(damage: dict[str, Any]) -> None:
+    state: Any = None
+    for world in (2, 3, 2):
+        loader = load(stream(), 0, 0, world)
+        if state is not None:
+            loader.load_state_dict(state)
+        batches_of(loader, 1)
+        state = loader.state_dict()
+    state["iterable"]["begun"][1].update(damage)
+    with pytest.raises(rk.StateError, match="begun"):
+        load(stream(), 0, 0, 2).load_state_dict(state)
 
 
 def test_a_damaged_claim_is_refused() -> None:

@@ -51,6 +51,8 @@ class IterablePosition:
     turn: int = 0  # the worker whose batch is next
     datasets: tuple[DatasetState | None, ...] | None = None  # of each worker, where datasets have a state
     is_live: bool = False  # the workers' datasets stand where `datasets` says: nothing is to be loaded
+    # Where an epoch goes on that other ranks began: what these had left, all of it, pickled as `value` is.
+    begun: bytes | None = None
 
     def after_a_batch(self, worker: int, state: DatasetState | None) -> IterablePosition:
         """The position once a batch of a worker is yielded, behind which its dataset is in this state."""

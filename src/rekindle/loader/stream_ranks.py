@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rekindle.choose import OrderKind
 from rekindle.choose.position import IterablePosition
@@ -35,7 +35,7 @@ class _RankState(NamedTuple):
 
 
 def for_rank(
-    states: Sequence[Any] | checkpoint.State, shard: Shard | None, workers: int, *, is_stateful: bool
+    states: Sequence[object] | checkpoint.State, shard: Shard | None, workers: int, *, is_stateful: bool
 ) -> checkpoint.State:
     """One rank's state, from those of all ranks that read a stream before, or from that of one of them.
 
@@ -55,7 +55,9 @@ def for_rank(
     merged = {**first.state, "num_workers": workers, "iterable": None}
     if first.position is not None:
         mine = dealt_to_ranks(parts, own.rank, own.world)
-        merged["iterable"] = stream_state.save(stream_state.going_on(first.position, mine, max(1, workers)))
+        merged["iterable"] = stream_state.save(
+            stream_state.going_on(first.position, mine, max(1, workers), parts)
+        )
     merged.pop(checkpoint.STREAM_PART, None)
     return merged if shard is None else merged | {checkpoint.STREAM_PART: checkpoint.stream_part(shard)}
 
@@ -77,32 +79,31 @@ def for_same_ranks(
     own = {**state, checkpoint.STREAM_PART: checkpoint.stream_part(shard)}
     if one.position is None:
         return own
-    return {**own, "iterable": stream_state.save(stream_state.derived(_in_step(one)))}
+    return {**own, "iterable": stream_state.save(_derived(one, shard.rank))}
 
 
-def _in_step(one: _RankState) -> IterablePosition:
-    """Where a rank, and every other one, stands within an epoch; StateError if it says nothing of others."""
-    position = one.position
+def _derived(one: _RankState, rank: int) -> IterablePosition:
+    """Where another rank stands within an epoch; StateError if this one's state does not say so."""
+    state, position = one.state, one.position
     assert position is not None
-    if stream_state.is_dealt_again(position):
-        raise StateError(
-            f"{checkpoint.STREAM_PART}: saved by rank {one.rank} of {one.world}, in an epoch that went on "
-            "with other ranks or workers than it began with: it does not say where the other ranks stood. "
-            "Give load_state_dict a list of the states of all ranks, or begin the next epoch with set_epoch."
-        )
-    if not stream_state.in_step(position):
+    found = stream_state.derived(
+        position, rank, one.world, state["num_workers"], state["batch_size"] or 1,
+        drop_last=bool(state["drop_last"]),
+    )  # fmt: skip
+    if found is None:
         made = ", ".join(map(str, position.made or ()))
         raise StateError(uneven_parts(f"the workers of rank {one.rank} had {made} batches"))
-    return position
+    return found
 
 
 def _all_in_step(one: _RankState) -> list[_RankState]:
     """The states of all ranks, from that of one."""
     if one.world == 1 or one.position is None:
         return [one]
-    position = stream_state.derived(_in_step(one))
-    others = (_at(one.state, rank, one.world, one.epoch, position) for rank in range(one.world))
-    return [one if other.rank == one.rank else other for other in others]
+    return [
+        one if rank == one.rank else _at(one.state, rank, one.world, one.epoch, _derived(one, rank))
+        for rank in range(one.world)
+    ]
 
 
 def _read(state: object, path: str, is_stateful: bool) -> _RankState:
@@ -134,14 +135,13 @@ def _at(
     parts: list[Part] = []
     if position is not None:
         # A part that was dealt out among workers alone is one of this rank.
-        whose: Any = {"rank": rank, "world": world}
         workers, batch_size, drop_last = (
             state["num_workers"],
             state["batch_size"] or 1,
             bool(state["drop_last"]),
         )
         parts = stream_state.parts_of(position, workers, batch_size, rank, world, drop_last=drop_last)
-        parts = [part if part["world"] else {**part, **whose} for part in parts]
+        parts = [part if part["world"] else {**part, "rank": rank, "world": world} for part in parts]
     return _RankState(state, rank, world, epoch, position, parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
@@ -11,7 +12,7 @@ from rekindle.choose.sampler_generators import checked_generator, checked_genera
 from rekindle.core.state_fields import MOST, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
 from rekindle.loader.plain_state import check_plain
-from rekindle.run.resumed_parts import RESUMED, Part, dealt
+from rekindle.run.resumed_parts import RESUMED, Part, dealt, dealt_to_ranks
 
 State: TypeAlias = dict[str, Any]
 
@@ -19,6 +20,8 @@ _MOST_SEED = 2**63 - 1
 MOST_WORKERS = 2**16
 _PARTS = ("dataset", "iterator", "generators")
 _OF_STREAM = "iterable: "
+_MOST_PARTS = 4096  # that a state holds so that others can go on: in an epoch of many worlds, they multiply
+_MOST_TIMES = 64  # that one epoch is gone on with by other ranks: a limit of recursion
 
 
 def save(position: IterablePosition) -> State:
@@ -30,6 +33,7 @@ def save(position: IterablePosition) -> State:
         "made": None if made is None else list(made),
         "turn": position.turn,
         "datasets": None if datasets is None else [_saved(one) for one in datasets],
+        **({} if position.begun is None else {"begun": pickle.loads(position.begun)}),
     }
 
 
@@ -74,7 +78,8 @@ def load(
         return IterablePosition(generator, datasets=datasets if before == workers else None)
     made, turn = _counts(saved, "made", readers), saved.integer("turn", most=readers - 1)
     base_seed = saved.integer("base_seed", most=_MOST_SEED)
-    position = IterablePosition(generator, base_seed, made, turn, datasets)
+    begun = _begun(saved) if "begun" in saved.names() and deals_itself_out else None
+    position = IterablePosition(generator, base_seed, made, turn, datasets, begun=begun)
     if before == workers:
         return position
     drop_last = fields.boolean("drop_last")
@@ -110,35 +115,75 @@ def parts_of(
     return parts
 
 
-def in_step(position: IterablePosition) -> bool:
-    """Whether the workers have taken turns so far, as they do while all of them have samples."""
+def derived(
+    position: IterablePosition, rank: int, world: int, before: int, batch_size: int, *, drop_last: bool
+) -> IterablePosition | None:
+    """Where a rank of a `world` stands that is in step with one at this position, with `before` workers.
+
+    It is behind as many batches of its own part. None if the position does not say where that is.
+    """
+    made = position.made or ()
+    whose = _parts_begun(position, rank, world)
+    if not _in_step(position, range(len(made)) if whose is None else [w for w, of in enumerate(whose) if of]):
+        return None
+    if whose is None:
+        states = tuple(DatasetState(None, (batches,), derived=True) for batches in made)
+        return None if _is_dealt_again(position) else replace(position, datasets=states)
+    incomplete = 0 if drop_last else batch_size - 1  # what the last batch of a part may be short of
+    parts: list[list[Part]] = [
+        [
+            {
+                "rank": rank, "world": world, "worker": worker, "workers": before, "state": None, "of": of,
+                "skip": batches * batch_size, "first": 0, "every": 1,
+                "least": max(0, batches * batch_size - incomplete),
+            }
+        ]
+        for worker, (batches, of) in enumerate(zip(made, whose, strict=True))
+    ]  # fmt: skip
+    return replace(position, datasets=tuple(map(_reading, parts)))
+
+
+def _in_step(position: IterablePosition, active: Sequence[int]) -> bool:
+    """Whether the workers that had samples have taken turns so far, as they do while all have some left."""
     made = position.made or ()
     batches, workers = sum(made), len(made)
-    return position.turn == batches % workers and all(
-        one == (batches - worker + workers - 1) // workers for worker, one in enumerate(made)
-    )
+    turn = (active[(batches - 1) % len(active)] + 1) % workers if batches and active else 0
+    counts = {worker: (batches - at + len(active) - 1) // len(active) for at, worker in enumerate(active)}
+    return position.turn == turn and all(one == counts.get(worker, 0) for worker, one in enumerate(made))
 
 
-def is_dealt_again(position: IterablePosition) -> bool:
+def _parts_begun(position: IterablePosition, rank: int, world: int) -> list[list[Part]] | None:
+    """What each worker of a rank began to read in an epoch that others had begun; None if nobody had."""
+    if position.begun is None:
+        return None
+    return dealt(dealt_to_ranks(pickle.loads(position.begun), rank, world), len(position.made or ()))
+
+
+def _is_dealt_again(position: IterablePosition) -> bool:
     """Whether workers read what others had left, not parts of their own."""
     values = (position.dataset(worker).value for worker in range(len(position.made or ())))
     return any(RESUMED in (pickle.loads(one)["iterator"] or ()) for one in values if isinstance(one, bytes))
 
 
-def derived(position: IterablePosition) -> IterablePosition:
-    """Where another rank stands that is in step with this one: behind as many batches of its own part."""
-    datasets = tuple(DatasetState(None, (batches,), derived=True) for batches in position.made or ())
-    return replace(position, datasets=datasets)
+def going_on(
+    position: IterablePosition, parts: list[Part], workers: int, all_parts: list[Part] | None = None
+) -> IterablePosition:
+    """A position from which so many workers read these parts, of `all_parts` that all ranks have."""
+    is_kept = all_parts is not None and _number_of(all_parts) <= _MOST_PARTS
+    begun = pickle.dumps(all_parts, pickle.HIGHEST_PROTOCOL) if is_kept else None
+    datasets = tuple(map(_reading, dealt(parts, workers)))
+    return replace(position, made=(0,) * workers, turn=0, datasets=datasets, begun=begun)
 
 
-def going_on(position: IterablePosition, parts: list[Part], workers: int) -> IterablePosition:
-    """A position from which so many workers read these parts."""
-    states = [
-        {"dataset": None, "iterator": {RESUMED: dealt_parts}, "generators": {}}
-        for dealt_parts in dealt(parts, workers)
-    ]
-    datasets = tuple(DatasetState(pickle.dumps(state, pickle.HIGHEST_PROTOCOL)) for state in states)
-    return replace(position, made=(0,) * workers, turn=0, datasets=datasets)
+def _number_of(parts: list[Part]) -> int:
+    """How many parts these are, with those within them."""
+    return sum(1 + _number_of(part.get("of", [])) for part in parts)
+
+
+def _reading(parts: list[Part]) -> DatasetState:
+    """The state of a worker's dataset that reads these parts."""
+    state = {"dataset": None, "iterator": {RESUMED: parts}, "generators": {}}
+    return DatasetState(pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
 
 
 def _datasets(
@@ -182,7 +227,13 @@ def _loaded(saved: StateFields, is_stateful: bool, deals_itself_out: bool) -> Da
     return DatasetState(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), passes)
 
 
-def _check_parts(fields: StateFields) -> None:
+def _begun(saved: StateFields) -> bytes:
+    """The parts of all ranks with which an epoch was gone on."""
+    _check_parts(StateFields({RESUMED: saved.get("begun")}, saved.path("begun")))
+    return pickle.dumps(saved.get("begun"), pickle.HIGHEST_PROTOCOL)
+
+
+def _check_parts(fields: StateFields, depth: int = 0) -> None:
     """StateError unless this is what `ResumedParts.state_dict` gave."""
     for number, part in enumerate(fields.entries(RESUMED, dict)):
         one = StateFields(part, f"{fields.path(RESUMED)}[{number}]")
@@ -195,6 +246,10 @@ def _check_parts(fields: StateFields) -> None:
         one.integer("every", least=1)
         if one.get("state") is not None:
             one.inner("state")
+        if "of" in one.names():
+            if depth == _MOST_TIMES:
+                one.refuse("of", f"an epoch that was gone on with more than {_MOST_TIMES} times")
+            _check_parts(StateFields({RESUMED: one.get("of")}, one.path("of")), depth + 1)
 
 
 def _counts(fields: StateFields, name: str, length: int | None = None) -> tuple[int, ...]:

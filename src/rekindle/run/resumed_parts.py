@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
-from torch.utils.data import _utils
+from torch.utils.data import Dataset, _utils
 
 from rekindle.core.samples import Sample
 from rekindle.errors import StateError
@@ -35,7 +35,16 @@ class Part(TypedDict):
     skip: int  # so many samples behind that state were used
     first: int  # of those behind these: the first that is meant,
     every: int  # and then every so many
+    of: NotRequired[list[Part]]  # instead of a part of the dataset: parts, which that worker read in turn
     least: NotRequired[int]  # derived from another rank's: of the samples used, so many must be there
+
+
+class _Reader(Protocol):
+    """What reads a part: a copy of the dataset, or of parts."""
+
+    def __iter__(self) -> Iterator[Sample]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
 
 
 class ResumedParts:
@@ -43,10 +52,10 @@ class ResumedParts:
 
     def __init__(self, dataset: Any, parts: list[Part], has_state: bool) -> None:
         self._dataset, self._parts, self._has_state = dataset, parts, has_state
-        self._copy: Any = None  # of the dataset, which reads the first part
+        self._copy: _Reader  # of the dataset, which reads the first part
         self._samples: Iterator[Sample] | None = None
         # At once: behind the first of their samples it would be too late.
-        self._parts = [self._checked(part) if "least" in part else part for part in parts]
+        self._parts = [self._checked(part) if part.get("least") else part for part in parts]
 
     def __iter__(self) -> ResumedParts:
         return self
@@ -68,8 +77,8 @@ class ResumedParts:
     def state_dict(self) -> dict[str, list[Part]]:
         """What is left of the parts."""
         parts = list(self._parts)
-        if parts and self._samples is not None and self._has_state:
-            parts[0] = {**parts[0], "state": self._copy.state_dict(), "skip": 0}
+        if parts and self._samples is not None:
+            parts[0] = self._behind_the_last_sample(parts[0])
         return {RESUMED: parts}
 
     def load_state_dict(self, state: dict[str, list[Part]]) -> None:
@@ -83,22 +92,34 @@ class ResumedParts:
             if found < part["least"]:
                 whose = f"the part of worker {part['worker']} of rank {part['rank']} has {found} samples"
                 raise StateError(uneven_parts(f"{whose}, where at least {part['least']} were used"))
-            part = {**part, "least": 0}
-            return {**part, "state": self._copy.state_dict(), "skip": 0} if self._has_state else part
+            return {**self._behind_the_last_sample(part), "least": 0}
+
+    def _behind_the_last_sample(self, part: Part) -> Part:
+        """The same part from where it is read now, if that can be said otherwise than by samples to skip."""
+        if "of" in part:
+            return {**part, "of": self._copy.state_dict()[RESUMED], "skip": 0}
+        return {**part, "state": self._copy.state_dict(), "skip": 0} if self._has_state else part
 
     def _begin(self, part: Part) -> Iterator[Sample]:
-        # Its `__setstate__` would have a copy share what it knows with the original.
-        copy = object.__new__(type(self._dataset))
-        copy.__dict__ = dict(vars(self._dataset))
-        self._copy = copy if not part["world"] else split_again(copy, part["rank"], part["world"])
-        self._copy.load_state_dict(part["state"])
+        self._copy = self._reader_of(part)
         samples: Iterator[Sample] = iter(self._copy)
         for _ in islice(samples, part["skip"]):
             pass
         return samples
 
+    def _reader_of(self, part: Part) -> _Reader:
+        if "of" in part:
+            return ResumedParts(self._dataset, part["of"], self._has_state)
+        # Its `__setstate__` would have a copy share what it knows with the original.
+        copy = object.__new__(type(self._dataset))
+        copy.__dict__ = dict(vars(self._dataset))
+        read = copy if not part["world"] else split_again(copy, part["rank"], part["world"])
+        read.load_state_dict(part["state"])
+        reader: _Reader = read
+        return reader
+
     def _after_a_sample(self, part: Part) -> Part:
-        skip = 0 if self._has_state else part["first"] + 1
+        skip = 0 if self._has_state or "of" in part else part["first"] + 1
         return {**part, "skip": part["skip"] + skip, "first": part["every"] - 1}
 
 
@@ -127,7 +148,7 @@ def dealt_to_ranks(parts: list[Part], rank: int, world: int) -> list[Part]:
 
 
 @contextmanager
-def _read_by(part: Part, dataset: Any) -> Iterator[None]:
+def _read_by(part: Part, dataset: Dataset[Sample]) -> Iterator[None]:
     """Let `get_worker_info()` be that of the worker whose part this is."""
     own = _utils.worker._worker_info
     worker, workers, seed = part["worker"], part["workers"], 0 if own is None else own.seed
