@@ -160,7 +160,7 @@ def lies_in_a_slot(tensor):
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_over_epochs(kind):
     before = slots_in_use()
-    loader = make(kind, persistent_workers=True)
+    loader = make(kind, persistent_workers=True, prefetch_factor=2)
     counts = []
     for _ in range(12):
         for batch in loader:
@@ -177,7 +177,7 @@ def test_a_batch_that_is_let_go_gives_its_memory_to_another():
 
 
 def test_batches_that_are_kept_to_look_at_cost_the_later_ones_no_copy():
-    before, loader = slots_in_use(), make("rows", persistent_workers=True)
+    before, loader = slots_in_use(), make("rows", persistent_workers=True, prefetch_factor=2)
     kept = [batch for batch, _ in zip(loader, range(3), strict=False)]
     assert all(lies_in_a_slot(x) for x, _ in loader)
     del kept

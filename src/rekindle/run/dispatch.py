@@ -56,7 +56,7 @@ class Dispatcher:
 
     def issue(self, order: BatchOrder, kind: Kind) -> InFlightBatch:
         """Send a batch to the workers."""
-        rows = len(order.indices)
+        rows, generations, turns = len(order.indices), _as_list(order.generations), _as_list(order.turns)
         if rows > self._largest_batch:
             self._largest_batch = rows
             self._window.note_batch(rows)
@@ -80,8 +80,8 @@ class Dispatcher:
             indices=order.indices,
             ids=order.ids,
             pending=len(parts),
-            generations=_as_list(order.generations),
-            turns=_as_list(order.turns),
+            generations=generations,
+            turns=turns,
         )
         self.issued += 1
         self.in_flight[batch.number] = batch
@@ -144,16 +144,25 @@ class Dispatcher:
         self._window.note_batch(layout.rows, layout.nbytes)
         self._slots.check_room(layout.nbytes)
         self.layout = layout
-        self._pool.send({worker: [SetLayout(layout)] for worker in range(self._pool.size)})
-        for batch in self.in_flight.values():
-            if batch.kind == "rows" and batch.number not in self.cancelled:
-                # One by one: workers fill the first while the kernel clears the memory of the next.
+        waiting = [
+            batch
+            for batch in self.in_flight.values()
+            if batch.kind == "rows" and batch.number not in self.cancelled
+        ]
+        messages: dict[int, list[ToWorker]] = {
+            worker: [SetLayout(layout)] for worker in range(self._pool.size)
+        }
+        # The first alone: workers fill it while the kernel clears the memory of the others.
+        for batches in (waiting[:1], waiting[1:]):
+            slots = []
+            for batch in batches:
                 batch.layout, batch.slot = layout, self._slots.take(layout.nbytes)
-                messages: dict[int, list[ToWorker]] = {}
+                slots.append(batch.slot)
                 for number, part in enumerate(batch.parts):
                     assigned = AssignSlot(batch.number, number, batch.slot.number)
                     messages.setdefault(part.worker, []).append(assigned)
-                self._pool.send(messages, (batch.slot,))
+            self._pool.send(messages, slots)
+            messages = {}
 
     def use_no_layout(self) -> None:
         """Have samples that wait for a layout handed over as they are, and collate later batches whole."""

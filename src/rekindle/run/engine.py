@@ -171,8 +171,10 @@ class Engine:
     # Out: orders become batches in flight, whose parts go to workers.
 
     def _dispatch(self) -> None:
-        streams = self._dispatcher.streams
-        while len(self._queue) < self._window.size and streams.active:
+        streams, window = self._dispatcher.streams, self._window
+        # Of those beyond the usual number one at a time: the loop does not wait until all are issued.
+        most = len(self._queue) + 1
+        while len(self._queue) < min(window.size, max(window.usual, most)) and streams.active:
             order = next(self._orders, None)
             if order is None:
                 break
