@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from rekindle.core.compiled_code import NO_ALLOCATION
+from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code
 from rekindle.core.patience import PATIENCE
 
 with PATIENCE.during("loading numba, which runs compiled kernels"):
@@ -14,6 +14,8 @@ with PATIENCE.during("loading numba, which runs compiled kernels"):
 __all__ = ["Signature", "event", "numba", "part_of_kernels"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+check_compiled_code()
 
 
 def part_of_kernels(**options: object) -> Callable[[Function], Function]:
