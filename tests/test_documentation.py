@@ -215,7 +215,7 @@ CLAIMS = [
     ("README.md", "| {}× torch, 1.5× DALI", ".1f", ("peers", "against torch", "rekindle")),
     ("README.md", "{}× DALI on the CPU", ".1f", ("peers", "against DALI", "rekindle")),
     ("README.md", "| {}× torch at 96 %", ".1f", ("reuse", "", "refurbished")),
-    ("README.md", "| {}× h5py", ".0f", ("packed", "HDF5 that h5py wrote; copy", "rekindle")),
+    ("README.md", "reading alone {}× h5py", ".0f", ("packed", "HDF5 that h5py wrote; copy", "rekindle")),
     ("README.md", "{}× webdataset", ".1f", ("packed", "4 tar shards", "rekindle")),
     (PAGE, "2 workers | `pil_pipeline` | {}×", ".2f", ("pil_pipeline", "", "rekindle")),
     (PAGE, "| `reuse` | {}× (4.9", ".1f", ("reuse", "", "refurbished")),
