@@ -17,10 +17,11 @@ from rekindle.choose.plan import EpochPlan, batches_per_epoch
 from rekindle.choose.planned_sampler import PlannedSampler
 from rekindle.choose.planning import plan_epoch
 from rekindle.choose.refresh_schedule import Refresh
+from rekindle.choose.sampler_state import between_epochs
 from rekindle.choose.scores import Measured, Scores
 from rekindle.choose.selection import Choice
 from rekindle.choose.shard import EpochLayout, EpochStart, Shard
-from rekindle.choose.user_samplers import SamplerOrders, between_epochs
+from rekindle.choose.user_samplers import SamplerOrders
 
 __all__ = [
     "BatchOrder",

@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from rekindle.choose.sampler_state import SamplerState
 from rekindle.choose.shard import EpochStart
-from rekindle.choose.user_samplers import SamplerOrders, SamplerState
+from rekindle.choose.user_samplers import SamplerOrders
 
 # Of each worker's copy of a map-style dataset that has a state: what its `state_dict` gave, pickled, between
 # our own processes. A string says why it could not be had; None is not known.

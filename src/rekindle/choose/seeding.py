@@ -10,7 +10,7 @@ import torch
 
 from rekindle.choose.order_kind import OrderKind
 from rekindle.choose.position import IterablePosition, Position
-from rekindle.choose.user_samplers import WorkerSeeds, between_epochs
+from rekindle.choose.sampler_state import WorkerSeeds, between_epochs
 from rekindle.core import counter_rng
 
 

@@ -7,62 +7,29 @@ import operator
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
 from rekindle.choose.batch_orders import BatchOrder, EndOfEpoch, planned_order, unplanned_order
 from rekindle.choose.draws import DrawCounts
+from rekindle.choose.index_digest import batch_content, extended_digest
 from rekindle.choose.partition import share_of
 from rekindle.choose.plan import EpochPlan
 from rekindle.choose.planned_sampler import set_epoch_within
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.sampler_generators import GLOBAL, generators_of, same_states, set_generators
+from rekindle.choose.sampler_state import SamplerState, WorkerSeeds, stateful_part, wrapped_sampler
 from rekindle.core.counter_rng import NEXT_DRAW
 from rekindle.core.samples import Index
 from rekindle.errors import ArgumentError, StateError
 
 _RECENT = 256  # samples
-
-
-class StatefulSampler(Protocol):
-    """A sampler that can be resumed, as torchdata and Hugging Face define it."""
-
-    def state_dict(self) -> object:
-        """Where it stands."""
-
-    def load_state_dict(self, state: object) -> None:
-        """Go on from there."""
-
-
-@dataclass
-class SamplerState:
-    """What it takes to go on with a user's sampler: after `step` batches, or at the next epoch (None)."""
-
-    step: int | None
-    start: dict[str, torch.Tensor]  # the generators, when the epoch began
-    sampler: object = None  # what its own `state_dict` gave
-    seen: int = 0  # samples drawn so far
-    base_seed: int = 0  # what the workers were seeded with
-    draws_seed: bool = True  # that seed was drawn from the same generator, as torch does
-    seeds_once: bool | None = None  # and later epochs draw no other: workers persist
-    draws: dict[str, torch.Tensor] | None = None  # how often samples were drawn, where that is not replayed
-    epoch: int | None = None  # that the sampler was in, by its `set_epoch`, when the epoch began
-    digest: int | None = None  # of the samples drawn so far, where they are to be drawn again
-
-
-class WorkerSeeds(NamedTuple):
-    """How torch draws the seed of workers from the generator of the order: for each epoch, or once."""
-
-    once: bool = False  # as if workers persist
-    kept: int | None = None  # what was drawn, where no other is
 
 
 class SamplerOrders:
@@ -103,14 +70,15 @@ class SamplerOrders:
         self._sampler = sampler
         self._batched, self._epoch, self._generator = batched, epoch, generator
         self._without = frozenset(without)
-        self._stateful = _stateful_part(sampler)
+        self._stateful = stateful_part(sampler)
         self._first_state: object = None  # the sampler's, when an epoch began that is planned as a whole
         self._recent: deque[Index] | None = deque(maxlen=_RECENT) if keep_recent else None
         self._ended = False
         self._share = share_of(sampler)
         self._counts = DrawCounts()
         self._endless = not isinstance(sampler, Sized)
-        self._step = self._seen = self._digest = 0
+        self._step = self._seen = 0
+        self._digest: int | None = 0
         seeds = seeds or WorkerSeeds()
         self._seeds_once, self._draws_seed, self.base_seed = seeds.once, seeds.kept is None, seeds.kept or 0
         if resume is not None and resume.step is None:
@@ -134,7 +102,7 @@ class SamplerOrders:
         self.is_drawing = False  # also after an interrupt: the sampler may have lost what it was to give
         # What resuming after so many batches takes, for all that are not yielded yet.
         self._after: dict[int, _Reached] = {}
-        self._remember(np.empty(0, dtype=np.int64))
+        self._remember(np.empty(0, dtype=np.int64), b"")
 
     def _begin(self) -> Iterator[Index]:
         """A new pass over the sampler, drawing from the generators what torch draws, in its order."""
@@ -189,13 +157,13 @@ class SamplerOrders:
         iterator = self._begin()
         for drawn in islice(iterator, self._step):
             indices = self._indices(drawn)
-            ids = _as_integers(indices, self._seen)
+            ids, content = batch_content(indices, self._seen)
             self._counts.add(ids)
             self._seen += len(indices)
-            self._digest = _digest(ids, self._digest)
+            self._digest = extended_digest(self._digest, content)
             if self._recent is not None:
                 self._recent.extend(indices)
-        if state.digest not in (None, self._digest):  # Earlier states do not have one.
+        if None not in (state.digest, self._digest) and state.digest != self._digest:
             iterator = self._nothing_left(iterator, state)
         if self._step == 0 and not same_states(now, generators_of(self._sampler, self._generator)):
             # Most samplers draw their order when they are asked for the first index: let that be now.
@@ -210,12 +178,12 @@ class SamplerOrders:
         if next(iterator, nothing) is nothing:
             return iterator
         own_epoch = "" if state.epoch is None else f", in its epoch {state.epoch}"
+        name = type(wrapped_sampler(self._sampler)).__name__
         raise StateError(
-            f"sampler: {type(_wrapped(self._sampler)).__name__} gives another order than when the state was "
-            f"saved, after batch {self._step} of epoch {self._epoch}{own_epoch}. Going on would repeat some "
-            "samples and leave others out. Before you iterate, put it where it was then (its epoch, seed and "
-            "generator), or give it state_dict() and load_state_dict(); or load no state, to begin the epoch "
-            "again."
+            f"sampler: {name} gives another order than when the state was saved, after "
+            f"batch {self._step} of epoch {self._epoch}{own_epoch}. Going on would repeat some samples and "
+            "leave others out. Before you iterate, put it where it was then (its epoch, seed and generator), "
+            "or give it state_dict() and load_state_dict(); or load no state, to begin the epoch again."
         )
 
     def _indices(self, drawn: Index) -> list[Index]:
@@ -223,10 +191,10 @@ class SamplerOrders:
         indices = list(drawn) if self._batched else [drawn]
         return indices if self._refresh is None else [_integer(index) for index in indices]
 
-    def _remember(self, ids: NDArray[np.int64]) -> None:
+    def _remember(self, ids: NDArray[np.int64], content: bytes | None) -> None:
         """Note where the sampler stands after a batch of these samples."""
         state = self._sampler_state() if self._plan_of is None else self._first_state
-        self._digest = _digest(ids, self._digest)
+        self._digest = extended_digest(self._digest, content)
         self._after[self._step] = _Reached(self._seen, state, ids, self._digest)
 
     def _sampler_state(self) -> object:
@@ -287,10 +255,10 @@ class SamplerOrders:
                 return EndOfEpoch(self._epoch)
             indices = self._indices(drawn)
             step, seen = self._step, self._seen
-            ids = _as_integers(indices, seen)
+            ids, content = batch_content(indices, seen)
             self._step += 1
             self._seen += len(indices)
-            self._remember(ids)
+            self._remember(ids, content)
             recent = [] if self._recent is None else list(self._recent)
             if self._recent is not None:
                 self._recent.extend(indices)
@@ -334,38 +302,7 @@ class _Reached(NamedTuple):
     seen: int
     state: object
     ids: NDArray[np.int64]
-    digest: int
-
-
-def between_epochs(
-    sampler: object, generator: torch.Generator | None, seeds: WorkerSeeds, *, ended: bool
-) -> SamplerState:
-    """What it takes to begin the next epoch of a sampler elsewhere, or, if none has `ended`, the first."""
-    stateful = _stateful_part(sampler) if ended else None
-    start = generators_of(sampler, generator)
-    return SamplerState(
-        step=None,
-        start={name: start[name] for name in start if name not in GLOBAL},
-        sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
-        base_seed=seeds.kept or 0,
-        draws_seed=seeds.kept is None,
-        seeds_once=seeds.once,
-        epoch=SamplerEpoch(sampler).epoch,
-    )
-
-
-def _stateful_part(sampler: object) -> StatefulSampler | None:
-    """The sampler, or the one that torch's batch sampler wraps, if it can save and load its state."""
-    wrapped = _wrapped(sampler)
-    return wrapped if _is_stateful(wrapped) else None
-
-
-def _wrapped(sampler: object) -> object:
-    return sampler.sampler if type(sampler) is BatchSampler else sampler
-
-
-def _is_stateful(sampler: object) -> TypeGuard[StatefulSampler]:
-    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+    digest: int | None
 
 
 def _integer(index: Index) -> int:
@@ -377,15 +314,3 @@ def _integer(index: Index) -> int:
         f"reuse= needs a sampler that yields integers; this one yielded {index!r}. "
         "A sample that is reused must be known by its index."
     )
-
-
-def _digest(ids: NDArray[np.int64], before: int) -> int:
-    """A number that follows from all samples up to these."""
-    return xxhash.xxh3_64_intdigest(ids.data, before) >> 1 if len(ids) else before
-
-
-def _as_integers(indices: list[Index], seen: int) -> NDArray[np.int64]:
-    try:
-        return np.fromiter(map(operator.index, indices), dtype=np.int64, count=len(indices))
-    except (TypeError, OverflowError):
-        return np.arange(seen, seen + len(indices), dtype=np.int64)

@@ -15,8 +15,8 @@ from rekindle.choose import OrderKind
 from rekindle.choose.draws import checked_draws
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_generators import checked_generators
+from rekindle.choose.sampler_state import SamplerState
 from rekindle.choose.shard import Shard
-from rekindle.choose.user_samplers import SamplerState
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
 from rekindle.errors import StateError
 from rekindle.loader import shard_state, stream_state

@@ -15,10 +15,10 @@ from rekindle.choose.echo_order import echoed_length
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import SamplerEpoch
+from rekindle.choose.sampler_state import WorkerSeeds
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
-from rekindle.choose.user_samplers import WorkerSeeds
 from rekindle.core import compile_later
 from rekindle.core.analysis.changes import Watched
 from rekindle.core.counters import Counters

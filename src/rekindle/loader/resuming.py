@@ -11,8 +11,8 @@ from rekindle.choose import OrderKind
 from rekindle.choose.importance import session_state
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
+from rekindle.choose.sampler_state import WorkerSeeds
 from rekindle.choose.seeding import before_an_epoch
-from rekindle.choose.user_samplers import WorkerSeeds
 from rekindle.errors import StateError
 from rekindle.loader import checkpoint, dataset_state, shard_state, stream_ranks
 from rekindle.loader.epoch_iterator import Progress
