@@ -35,6 +35,15 @@ def test_a_file_has_its_name_only_once_it_is_complete(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a"]
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "report.html"
+    message = f"no folder to write to, make it first: '{path.parent}'"
+    with pytest.raises(FileNotFoundError, match=message):
+        rekindle.DataLoader(range(4)).report().to_html(path)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match=message):
+        rekindle.RedundantGroups(4, ()).save(path)
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_while_writing_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "a"

@@ -302,7 +302,9 @@ def test_verify_checks_checksums_even_if_there_is_an_index(
     assert len(rk.open(target)) == 150, "the index still stands"
     capsys.readouterr()
     assert main(["verify", str(target), "--json"]) == 1
-    assert "checksum" in json.loads(capsys.readouterr().out)["error"]
+    found = json.loads(capsys.readouterr().out)
+    assert (found["bad"], found["samples"], found["checksums"]) == (1, 150, True)
+    assert "checksum" in found["first_bad"][0]["reason"]
 
 
 def test_a_label_out_of_range_is_found(tmp_path: Path) -> None:
@@ -345,6 +347,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
         assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "rekindle pack train/ train.tar --shards 64" in shown
+    assert "train-00000-of-0000N.tar" in "".join(shown.split())
     assert "Show what is in a dataset: format, samples, classes, sizes." in shown
 
 

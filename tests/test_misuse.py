@@ -133,6 +133,14 @@ def test_images_of_unequal_size_are_answered_with_what_to_add(arguments: Any) ->
     assert "Resize((224, 224))" in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(), (5,)], ids=["rows", "tables"])
+def test_sequences_of_unequal_length_are_answered_with_padding(shape: tuple[int, ...]) -> None:
+    samples = [torch.zeros(3, *shape), torch.zeros(4, *shape)]
+    with pytest.raises(UnequalSamplesError, match=r"\(4,.* in row 1.*collate_fn= that pads") as caught:
+        list(rk.DataLoader(samples, batch_size=2))  # type: ignore[arg-type]
+    assert "Resize" not in str(caught.value)
+
+
 # Limits of the process.
 
 

@@ -166,17 +166,17 @@ def test_info_counts_images_whose_header_cannot_be_read(images: Path) -> None:
 def test_verify_lists_the_first_bad_samples_and_counts_all(images: Path) -> None:
     for file in images.rglob("*.png"):
         os.truncate(file, 60)
-    for number in range(6, 40):
-        (images / "dog" / f"{number:02}.png").write_bytes(b"")
+    for number in range(6, 1040):
+        (images / "dog" / f"{number:04}.png").write_bytes(b"")
     found = rk.verify(images, workers=2)
-    assert (found.ok, found.samples, found.bad, len(found.first_bad)) == (False, 40, 40, 20)
-    assert [problem.sample for problem in found.first_bad] == list(range(20))
+    assert (found.ok, found.samples, found.bad, len(found.first_bad)) == (False, 1040, 1040, 1000)
+    assert [problem.sample for problem in found.first_bad] == list(range(1000))
     assert found.first_bad[0].path.endswith("0.png")
     text = str(found).splitlines()
     assert text[0].startswith("sample 0: ")
-    assert text[-2:] == ["… and 20 more", f"{images}: 40 samples, 40 bad"]
+    assert text[-2:] == ["… and 40 more", f"{images}: 1,040 samples, 1,040 bad"]
     plain = json.loads(json.dumps(found.to_dict()))
-    assert (plain["ok"], plain["bad"], plain["first_bad"][1]["sample"]) == (False, 40, 1)
+    assert (plain["ok"], plain["bad"], plain["first_bad"][1]["sample"]) == (False, 1040, 1)
     assert repr(found) == str(found)
 
 

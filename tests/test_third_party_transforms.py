@@ -101,3 +101,55 @@ def test_a_resumed_epoch_has_the_same_bytes(root: Path, compose: Any) -> None:
     resumed = rk.DataLoader(dataset, batch_size=5, shuffle=True, seed=3, num_workers=2)
     resumed.load_state_dict(loader.state_dict())
     assert same([[torch.as_tensor(part) for part in batch] for batch in resumed], whole[1:3])
+
+
+# Within a list of steps, which are given arrays.
+
+T = rk.transforms
+NOT_OF_ARRAYS = {
+    "the first step": ([v1.RandomCrop(8), T.ToTensor()], "RandomCrop", "RandomCrop"),
+    "v2, which would do nothing": ([v2.RandomCrop(8), T.ToTensor()], "RandomCrop", "RandomCrop"),
+    "after a step": ([T.RandomCrop(9), v1.RandomPerspective()], "RandomPerspective", r"Lambda\(function\)"),
+    "as a Lambda": ([T.Lambda(v1.RandomPerspective())], "RandomPerspective", r"Lambda\(function\)"),
+    "in RandomApply": ([T.RandomApply([v1.RandomCrop(8)])], "RandomCrop", "RandomCrop"),
+    "in a Compose": ([v1.Compose([v1.RandomCrop(8), v1.ToTensor()])], "RandomCrop", "RandomCrop"),
+    "in RandomChoice": ([v1.RandomChoice([v1.ToTensor(), v1.RandomCrop(8)])], "RandomCrop", "RandomCrop"),
+}
+OF_ARRAYS = {
+    "a conversion": [T.RandomCrop(8), v1.ToTensor()],
+    "v2's conversion": [T.RandomCrop(8), v2.ToImage()],
+    "of Pillow images that were made": [
+        v1.ToPILImage(),
+        v1.RandomCrop(8),
+        v1.RandomPerspective(),
+        v1.ToTensor(),
+    ],
+    "of tensors": [T.RandomCrop(8), T.ToTensor(), v1.RandomErasing(), v2.Normalize([0.5] * 3, [0.5] * 3)],
+    "a Compose of arrays": [v1.Compose([v1.ToTensor(), v1.RandomCrop(8)])],
+}
+
+
+@pytest.mark.parametrize("name", NOT_OF_ARRAYS)
+def test_a_torchvision_transform_of_pillow_images_is_refused_in_a_list_of_steps(
+    root: Path, name: str
+) -> None:
+    steps, wrong, instead = NOT_OF_ARRAYS[name]
+    message = (
+        rf"{wrong} is torchvision's and takes Pillow images, .* an array\. "
+        rf"Use {instead} of rekindle\.transforms, or give"
+    )
+    with pytest.raises(rk.ArgumentError, match=message):
+        rk.open(root, transform=steps)
+    with pytest.raises(rk.ArgumentError, match=message):
+        rk.ArrayImages(np.zeros((2, 20, 20, 3), np.uint8), [0, 1], steps)
+
+
+@pytest.mark.parametrize("name", OF_ARRAYS)
+def test_a_torchvision_transform_of_arrays_or_tensors_works_in_a_list_of_steps(root: Path, name: str) -> None:
+    image, _ = rk.open(root, transform=OF_ARRAYS[name])[0]
+    assert image.shape == (3, 8, 8)
+
+
+def test_a_function_gets_a_pillow_image_alone_and_an_array_in_a_list(root: Path) -> None:
+    assert isinstance(rk.open(root, transform=lambda image: image)[0][0], Image.Image)
+    assert isinstance(rk.open(root, transform=[lambda image: image])[0][0], np.ndarray)

@@ -228,3 +228,29 @@ def test_a_function_for_some_types_is_refused() -> None:
 def test_transforms_do_not_import_torchvision() -> None:
     code = "import sys, rekindle.transforms; sys.exit('torchvision' in sys.modules)"
     assert warm_python.run("-c", code).returncode == 0
+
+
+def _of_torchvision() -> set[str]:
+    """The names of torchvision's transforms of images, v1 and v2."""
+    classes = [item for module in (v1, v2) for item in vars(module).values() if isinstance(item, type)]
+    named = {
+        one.__name__
+        for one in classes
+        if issubclass(one, torch.nn.Module) or callable(getattr(one, "forward", None))
+    }
+    others = {"UniformTemporalSubsample", "SetClampingMode"}  # of videos and boxes
+    return {name for name in named if not name.endswith(("Boxes", "KeyPoints", "BoxFormat"))} - others
+
+
+def test_a_name_that_only_torchvision_has_says_what_to_do() -> None:
+    missing = _of_torchvision() - {*rk.__all__}
+    assert {"RandomPerspective", "Grayscale", "ToDtype", "AugMix"} <= missing
+    for name in missing:
+        with pytest.raises(
+            AttributeError, match=rf"there is no {name} in .* Use .*; or torchvision's {name}, in a Compose"
+        ):
+            getattr(rk, name)
+    with pytest.raises(AttributeError, match=r"Use RandomGrayscale\(p=1\)"):
+        rk.Grayscale  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"module 'rekindle\.transforms' has no attribute 'RandomCorp'"):
+        rk.RandomCorp  # type: ignore[attr-defined]  # noqa: B018

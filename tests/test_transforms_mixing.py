@@ -57,6 +57,14 @@ def test_mixing_is_pure_and_its_labels_are_distributions(step: rk.MixUp | rk.Cut
     assert labels.shape == (6, 5)
 
 
+@pytest.mark.parametrize(("label", "named"), [(39, 39), (-1, -1)])
+def test_a_label_that_is_no_class_is_named(label: int, named: int) -> None:
+    labels = torch.tensor([0, 1, 0, 1, 0, label])
+    for step in (rk.MixUp(num_classes=2), rk.CutMix(num_classes=2)):
+        with pytest.raises(ArgumentError, match=f"a label is {named}, but num_classes is 2: .* from 0 to 1"):
+            step(IMAGES, labels)
+
+
 @pytest.mark.parametrize(
     ("images", "labels", "classes", "message"),
     [

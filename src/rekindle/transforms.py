@@ -11,6 +11,8 @@
 torch.Size([3, 224, 224])
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from rekindle.prepare.steps.auto_augment import AutoAugment, AutoAugmentPolicy
 from rekindle.prepare.steps.blur_and_sharpness import GaussianBlur, RandomAdjustSharpness, Sharpness
 from rekindle.prepare.steps.colour import ColorJitter, RandomGrayscale
@@ -91,3 +93,34 @@ __all__ = [
     "from_torchvision",
     "mixup",
 ]
+
+# torchvision's transforms of images, v1 and v2, that have no step here; and what does the same, if anything.
+_TORCHVISION_ONLY = {
+    **dict.fromkeys(
+        (
+            "AugMix", "ElasticTransform", "FiveCrop", "GaussianNoise", "JPEG", "LinearTransformation",
+            "RandomChannelPermutation", "RandomChoice", "RandomIoUCrop", "RandomOrder", "RandomPerspective",
+            "RandomPhotometricDistort", "RandomResize", "RandomShortestSize", "RandomZoomOut", "ScaleJitter",
+            "TenCrop", "ToPureTensor", "Transform",
+        ),
+        "",
+    ),
+    "Grayscale": "RandomGrayscale(p=1)",
+    "RGB": "nothing: images are RGB",
+    "Identity": "nothing",
+    "ToDtype": "ConvertImageDtype(dtype)",
+    "ToImage": "PILToTensor()",
+    "ToPILImage": "Lambda(PIL.Image.fromarray)",
+}  # fmt: skip
+
+if not TYPE_CHECKING:  # For type checkers, what is not above does not exist.
+
+    def __getattr__(name: str) -> NoReturn:
+        """An AttributeError that says what to do in place of a transform that only torchvision has."""
+        if name not in _TORCHVISION_ONLY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        instead = _TORCHVISION_ONLY[name] or "Lambda(function), with a function of an array"
+        raise AttributeError(
+            f"there is no {name} in rekindle.transforms. Use {instead}; or torchvision's {name}, in a "
+            "Compose of torchvision's as transform=."
+        )

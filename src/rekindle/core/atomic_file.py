@@ -43,7 +43,13 @@ class AtomicFile:
         self._sync = sync
         self._part: str | None = _beside(self._name, "part")
         _check_replaceable(self._directory, self._name)
-        self.file: BinaryIO = os.fdopen(self._directory.create(self._part, mode), "w+b")
+        try:
+            descriptor = self._directory.create(self._part, mode)
+        except FileNotFoundError as error:
+            folder = os.path.dirname(self._directory.path / self._name)
+            reason = "there is no folder to write to, make it first"
+            raise FileNotFoundError(errno.ENOENT, reason, folder) from error
+        self.file: BinaryIO = os.fdopen(descriptor, "w+b")
 
     @property
     def is_open(self) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.errors import DataError
 from rekindle.fetch.bytes_array import BytesArray
-from rekindle.fetch.labels import LABEL_FILES, Labels, number_classes, read_labels
+from rekindle.fetch.labels import LABEL_FILES, Labels, no_key_matches, number_classes, read_labels
 from rekindle.fetch.listing import Listing, check_folder, list_files
 from rekindle.fetch.regular_file import open_regular
 
@@ -235,9 +235,10 @@ def from_labels(
 def _check_complete(root: str | Path, names: list[str], labels: Labels) -> None:
     unlabelled = [name for name in names if name not in labels]
     if unlabelled:
+        advice = no_key_matches(names, unlabelled, labels) or " Label them or move them away."
         raise DataError(
             f"{str(root)!r}: {len(unlabelled):,} of {len(names):,} images have no label, the first is "
-            f"{unlabelled[0]!r}. Label them or move them away."
+            f"{unlabelled[0]!r}.{advice}"
         )
     if len(labels) > len(names):
         existing = set(names)

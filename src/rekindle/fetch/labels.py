@@ -106,6 +106,18 @@ def _from_json(path: Path, text: str) -> list[tuple[str, int | str]]:
     return labels
 
 
+def no_key_matches(names: Sequence[str], unlabelled: Sequence[str], labels: Labels) -> str:
+    """What to say besides where no name at all has a label: the two are then named in different ways."""
+    if len(unlabelled) < len(names):
+        return ""
+    if not labels:
+        return " labels= has no entries (nothing but a header?): give one for each name."
+    return (
+        f" None of the {len(labels):,} names in labels= is one of these, the first is "
+        f"{next(iter(labels))!r:.200}: write them as {names[0]!r:.200} is written."
+    )
+
+
 def number_classes(
     labels: Sequence[int | str], where: str, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[list[str], NDArray[np.int64]]:

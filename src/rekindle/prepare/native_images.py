@@ -221,10 +221,12 @@ def _pipeline(
 ) -> Pipeline:
     # Not at the top: compiled code and OpenCV take a second to load, which only users of images need.
     from rekindle.core.compiled_rng import load_uniforms
+    from rekindle.prepare.array_inputs import check_takes_arrays
     from rekindle.prepare.pipeline import Pipeline
     from rekindle.prepare.steps.compose import Compose
 
     parts = Compose([*steps]).parts
+    check_takes_arrays(parts)
     whole = Pipeline(parts, dtype=dtype, channels_last=channels_last, limits=limits, size=size, units=True)
     if whole.uniforms:  # They are drawn for the whole, wherever it is split.
         load_uniforms()

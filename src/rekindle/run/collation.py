@@ -12,6 +12,16 @@ from torch.utils.data import default_collate
 from rekindle.core.samples import Batch, Collate, Sample
 from rekindle.errors import PillowSamplesError, UnequalSamplesError
 
+_SAME_SIZE = (  # for images
+    "Add a step to the transform that gives all images one size, such as Resize((224, 224)), "
+    "RandomResizedCrop(224) or CenterCrop(224) (Resize(224) sets the shorter side only); or give a "
+    "collate_fn= that pads or lists them."
+)
+_PAD = (
+    "Give a collate_fn= that pads them to one length (torch.nn.utils.rnn.pad_sequence) or lists them; or cut "
+    "or pad them in the dataset."
+)
+
 
 def collate(function: Collate, samples: Sample) -> Batch:
     """What the function makes of samples.
@@ -32,10 +42,10 @@ def collate(function: Collate, samples: Sample) -> Batch:
         unequal = _unequal(samples) if function is default_collate and isinstance(samples, list) else None
         if unequal is None:
             raise
+        where, first, other, row = unequal
         raise UnequalSamplesError(
-            f"{unequal}, so they cannot be stacked to a batch. Add a step to the transform that gives all "
-            "images one size, such as Resize((224, 224)), RandomResizedCrop(224) or CenterCrop(224) "
-            "(Resize(224) sets the shorter side only); or give a collate_fn= that pads or lists them."
+            f"the samples of a batch differ in shape{where}: {first} first, {other} in row {row}, so they "
+            f"cannot be stacked to a batch. {_SAME_SIZE if len(first) == len(other) == 3 else _PAD}"
         ) from error
 
 
@@ -48,16 +58,15 @@ def _holds_images(value: Sample) -> bool:
     return isinstance(value, Image)
 
 
-def _unequal(values: Sequence[Sample], where: str = "") -> str | None:
-    """In which shapes samples differ; None if that is not what is wrong with them."""
+def _unequal(
+    values: Sequence[Sample], where: str = ""
+) -> tuple[str, tuple[int, ...], tuple[int, ...], int] | None:
+    """Where samples differ, the first shape, another, and its row; None if that is not what is wrong."""
     first = values[0]
     if isinstance(first, torch.Tensor | np.ndarray):
         for number, other in enumerate(values):
             if isinstance(other, torch.Tensor | np.ndarray) and other.shape != first.shape:
-                return (
-                    f"the samples of a batch differ in shape{where}: {tuple(first.shape)} first, "
-                    f"{tuple(other.shape)} in row {number}"
-                )
+                return where, tuple(first.shape), tuple(other.shape), number
     elif isinstance(first, Mapping):
         for key in first:
             if all(isinstance(value, Mapping) and key in value for value in values):

@@ -186,7 +186,13 @@ def _add_pack(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="P",
         help="share of images, 0 to 1, to store as pixels, which need no decoding",
     )
-    pack.add_argument("--shards", type=int, default=1, metavar="N", help="write N files (DST-00000-of-0000N)")
+    pack.add_argument(
+        "--shards",
+        type=int,
+        default=1,
+        metavar="N",
+        help="write N files (of train.tar: train-00000-of-0000N.tar)",
+    )
     pack.add_argument("--workers", type=_positive, metavar="N", help="number of threads (one a core)")
     pack.add_argument(
         "--skip-broken", action="store_true", help="decode every image, and leave out those that cannot be"
@@ -301,9 +307,15 @@ def _dedupe(parsed: argparse.Namespace) -> int:
         print(json.dumps(summary, indent=2))
         return OK
     _print(
-        f"{groups.data}: {groups.size:,} samples, {len(groups):,} groups of near-duplicates with "
+        f"{groups.data}: {groups.size:,} samples, {len(groups):,} group{'s' * (len(groups) != 1)} of "
+        "near-duplicates with "
         f"{groups.samples:,} samples; {groups.copies:,} are redundant ({groups.copies / groups.size:.1%})"
     )
     if groups.unreadable:
-        print(f"{len(groups.unreadable):,} samples cannot be read, and are in no group")
+        left_out = (
+            "sample cannot be read, and is"
+            if len(groups.unreadable) == 1
+            else "samples cannot be read, and are"
+        )
+        print(f"{len(groups.unreadable):,} {left_out} in no group")
     return OK

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.printable import printable
 from rekindle.core.progress import format_bytes
-from rekindle.errors import DataError
+from rekindle.errors import DataError, FormatError
 from rekindle.fetch.image_signatures import image_format
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.source import Source
@@ -183,7 +183,11 @@ def _inspect(source: Source) -> _Inspected:
     chosen = np.unique(np.linspace(0, len(source) - 1, min(len(source), _INSPECTED)).astype(int)).tolist()
     source.prefetch(chosen)
     for index in chosen:
-        stored = source.read(index)
+        try:
+            stored = source.read(index)
+        except FormatError:  # one damaged record
+            formats["unknown"] += 1
+            continue
         if isinstance(stored, np.ndarray):
             formats[f"{stored.dtype} array"] += 1
             sizes.append((int(stored.shape[0]), int(stored.shape[1])) if stored.ndim >= 2 else (0, 0))

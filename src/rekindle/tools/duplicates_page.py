@@ -92,7 +92,8 @@ figcaption, .gone { font-size: .75rem; overflow: hidden; text-align: center; tex
 def _page(groups: RedundantGroups, cards: str, shown: int) -> str:
     found = groups.found_by
     summary = (
-        f"{groups.data}: {len(groups):,} groups of {groups.samples:,} samples among {groups.size:,}; "
+        f"{groups.data}: {len(groups):,} group{'s' * (len(groups) != 1)} of {groups.samples:,} samples "
+        f"among {groups.size:,}; "
         f"{groups.copies:,} are redundant."
     )
     measured = f"The number under a picture is its distance to the first of the group: {found.get('measure')}"

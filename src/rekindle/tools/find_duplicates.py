@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable
 from contextlib import closing
 from typing import Literal, TypeAlias
@@ -28,6 +29,7 @@ _SIDE = 16  # of the hash: 256 bits
 _BITS = _SIDE**2
 THRESHOLD = 40  # bits; docs/near-duplicates.md says how it was chosen
 _BATCH_SIZE = 256
+_OWN_ERROR = re.compile(r"^rekindle\.errors\.\w+: ")  # What follows says all that the class does.
 _TRIED = 8  # images that are read before all the work begins
 
 Embed: TypeAlias = Callable[[list[NDArray[np.uint8]]], ArrayLike | torch.Tensor]
@@ -93,7 +95,9 @@ def find_redundancy(
         )
         groups.append(Group(members, label, images.class_name(label)))
     found_by = {"measure": "different bits of phash" if embed is None else metric, "threshold": threshold}
-    unreadable = tuple(f"sample {bad.id}: {bad.reason}" for bad in loader.report().bad_samples)
+    unreadable = tuple(
+        f"sample {bad.id}: {_OWN_ERROR.sub('', bad.reason)}" for bad in loader.report().bad_samples
+    )
     return RedundantGroups(len(images), tuple(groups), found_by, _name_of(dataset), unreadable)
 
 

@@ -120,8 +120,8 @@ class ShardPacker:
             if self._skip_broken:
                 return SpooledSample(reason, None, label)
             raise DataError(
-                f"{reason}. Remove it, or leave it out with skip_broken=True (--skip-broken); a second run "
-                "resumes where this one stopped."
+                f"{reason.removesuffix('.')}. Remove it, or leave it out with skip_broken=True "
+                "(--skip-broken); a second run resumes where this one stopped."
             ) from error
         return SpooledSample(self._keys[index], data, label)
 

@@ -40,7 +40,10 @@ MAX_DECODINGS = 1 << 16
 
 
 class Decoding(TypedDict, total=False):
-    """How bytes become a sample, as JSON: `sample_decoders` knows the kinds `bytes`, `array` and `chunks`."""
+    """How bytes become a sample, as JSON: `sample_decoders` knows the kinds.
+
+    They are `bytes`, `array`, `chunks`, and `damaged`: bytes whose checksum was wrong when they were indexed.
+    """
 
     kind: Required[str]
     dtype: str
@@ -52,6 +55,7 @@ class Decoding(TypedDict, total=False):
 
 
 BYTES: Decoding = {"kind": "bytes"}
+DAMAGED: Decoding = {"kind": "damaged"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ class RecordIndex:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def damaged(self) -> NDArray[np.bool_]:
+        """Which samples had a wrong checksum when they were indexed."""
+        kinds = np.array([decoding.get("kind") == "damaged" for decoding in self.decodings])
+        return kinds[self.rows["decoding"]] if kinds.any() else np.zeros(len(self), dtype=np.bool_)
 
 
 class IndexSettings(TypedDict, total=False):

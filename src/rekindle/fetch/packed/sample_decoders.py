@@ -39,6 +39,8 @@ def decoder(
         kind = decoding["kind"]
         if kind == "bytes":
             return None
+        if kind == "damaged":
+            return _Damaged(files)
         shape, order = _integers(decoding["shape"]), decoding.get("order", "")
         dtype = _dtype(decoding["dtype"])
         _check_axes(shape, order, dtype)
@@ -118,6 +120,19 @@ def as_image(array: Array, order: str) -> Array:
     if order and array.shape[2] == 1:
         array = np.repeat(array, 3, axis=2)
     return np.ascontiguousarray(array)
+
+
+class _Damaged:
+    """A record whose checksum was wrong when it was indexed: the error of that sample."""
+
+    def __init__(self, files: Sequence[ByteReader]) -> None:
+        self._files = files
+
+    def __call__(self, file: int, offset: int, length: int, part: int) -> Array:
+        raise FormatError(
+            f"{self._files[file].name!r} at byte {offset}: wrong checksum of a record: corrupt. Make the "
+            "file again, or leave the sample out (on_error= of the loader)."
+        )
 
 
 class _Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -15,9 +16,16 @@ from rekindle.core.limits import DEFAULT_LIMITS, Limits
 from rekindle.core.progress import byte_progress_bar
 from rekindle.errors import ArgumentError, DataError, FormatError
 from rekindle.fetch.byte_files import ByteFile, LocalFile
-from rekindle.fetch.labels import Labels, classes_up_to, number_classes
+from rekindle.fetch.labels import Labels, classes_up_to, no_key_matches, number_classes
 from rekindle.fetch.packed.index_file import BLOCK, IndexFile, index_paths, read_index, write_index
-from rekindle.fetch.packed.record_index import ROW, Decoding, Indexer, IndexSettings, RecordIndex
+from rekindle.fetch.packed.record_index import (
+    NO_LABEL,
+    ROW,
+    Decoding,
+    Indexer,
+    IndexSettings,
+    RecordIndex,
+)
 from rekindle.fetch.packed.sample_decoders import Decode, decoder
 from rekindle.fetch.source import Array, MappedSamples, Stored
 
@@ -187,14 +195,30 @@ class Packed:
             if file < len(self.files):  # An invalid one is an error when it is read.
                 self.files[file].prefetch(ranges)
 
-    def check_files(self) -> None:
-        """Index the files again, with all checksums; FormatError if one is wrong, or the saved index is."""
+    def indexed_again(self) -> Packed:
+        """The same samples by a new index, for which all checksums are read.
+
+        FormatError if samples cannot be found any more, or if the saved index is not one of these files.
+        """
         readers = [file.for_indexing() for file in self.files]
         fresh = self._indexer(readers, self._settings, lambda _: None, self._limits)
-        if not np.array_equal(fresh.rows, self._all_rows()):
+        saved = self._all_rows()
+        damaged = fresh.damaged()
+        if len(fresh) != len(saved) or not np.array_equal(fresh.rows[~damaged], saved[~damaged]):
             raise FormatError(
                 f"{os.fspath(self.root)!r}: the saved index differs from these files. Delete the index."
             )
+        again = copy.copy(self)
+        again._load(fresh)
+        return again
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the files have a checksum of every sample, which is verified."""
+        kinds = self.index.decodings
+        return (self.index.format == "tfrecord" and self._settings.get("verify", True)) or all(
+            any(name == "fletcher32" for name, _ in kind.get("filters", ())) for kind in kinds
+        )
 
     def path(self, index: int) -> str:
         """The file that a sample is in, and its key or offset there."""
@@ -344,11 +368,15 @@ def _relabelled(packed: Packed, labels: Labels, limits: Limits) -> tuple[list[st
             f"{packed.root!r}: its samples have no names, so labels cannot be given by name. Give the name "
             "of the dataset in the file that holds the labels."
         )
-    keys = [packed.key(index) for index in range(len(packed))]
+    readable = np.flatnonzero(~packed.index.damaged())
+    keys = [packed.key(index) for index in readable.tolist()]
     missing = [key for key in keys if key not in labels]
     if missing:
         raise DataError(
             f"{packed.root!r}: {len(missing):,} of {len(keys):,} samples have no label, the first is "
-            f"{missing[0]!r}."
+            f"{missing[0]!r}.{no_key_matches(keys, missing, labels)}"
         )
-    return number_classes([labels[key] for key in keys], str(packed.root), limits)
+    classes, numbers = number_classes([labels[key] for key in keys], str(packed.root), limits)
+    targets = np.full(len(packed), NO_LABEL, dtype=np.int64)
+    targets[readable] = numbers
+    return classes, targets

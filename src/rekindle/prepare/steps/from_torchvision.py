@@ -70,6 +70,17 @@ _SAME: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
         Normalize: ("mean", "std", "inplace"),
     }.items()
 }
+# All that have a step of the same name.
+NATIVE_NAMES = {
+    *_SAME,
+    "ColorJitter",
+    "Compose",
+    "ConvertImageDtype",
+    "Lambda",
+    "PILToTensor",
+    "RandomApply",
+    "ToTensor",
+}
 _LIBRARIES = ("torchvision", "torch", "timm")
 _CONTAINERS = ("Compose", "Sequential")
 _NOTHING_TO_DO = ("Identity", "ToPureTensor")

@@ -83,7 +83,16 @@ class BatchMixing(ABC):
             return labels if labels.is_floating_point() else labels.float()
         if self.num_classes is None:
             raise ArgumentError(f"{name}: labels are classes and num_classes is None. Give num_classes.")
-        return torch.nn.functional.one_hot(labels.long(), self.num_classes).float()
+        try:
+            return torch.nn.functional.one_hot(labels.long(), self.num_classes).float()
+        except RuntimeError as error:  # Looked at only now: on a GPU, to look would be to wait for it.
+            wrong = labels[(labels < 0) | (labels >= self.num_classes)]
+            if not len(wrong):
+                raise
+            raise ArgumentError(
+                f"{name}: a label is {wrong[0].item()}, but num_classes is {self.num_classes}: labels must "
+                f"be from 0 to {self.num_classes - 1}. Give the number of classes of the dataset."
+            ) from error
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha}, num_classes={self.num_classes})"

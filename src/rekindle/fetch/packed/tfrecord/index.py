@@ -1,7 +1,8 @@
 """Indexes TFRecord files of `tf.train.Example` messages, without TensorFlow.
 
 A record is its length (8 bytes), a checksum of that (4), the message, and a checksum of the message (4). All
-checksums are verified when a file is indexed, unless `verify` is False.
+checksums are verified when a file is indexed, unless `verify` is False. A message with a wrong one is a
+sample that cannot be read; after a length with a wrong one, nothing can be found.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from rekindle.fetch.byte_files import ByteReader, truncated
 from rekindle.fetch.bytes_array import BytesArray
 from rekindle.fetch.packed.protobuf import BYTES, VARINT, fields, signed, varint
 from rekindle.fetch.packed.record_index import (
+    BYTES as SAMPLE_BYTES,
+)
+from rekindle.fetch.packed.record_index import (
+    DAMAGED,
     MAX_SAMPLE_BYTES,
     NO_LABEL,
     IndexSettings,
@@ -49,14 +54,18 @@ def index_tfrecord(
     if unknown:
         raise ArgumentError(f"features= has unknown keys {sorted(unknown)}. Give `image` and `label`.")
     verify = settings.get("verify", True)
-    columns = [np.empty((0, 4), dtype=np.int64)]
+    columns = [np.empty((0, 5), dtype=np.int64)]
     classes: dict[int, str] = {}
     names: tuple[str, str | None] | None = None
     keys: list[bytes] = []
     done = 0
     for number, file in enumerate(files):
         found = []
-        for start, data in records(file, verify=verify):
+        for start, data, is_intact in records(file, verify=verify):
+            if not is_intact:
+                found.append((number, start, len(data), NO_LABEL, 1))
+                keys.append(b"")
+                continue
             try:
                 features = example(data)
                 if names is None:
@@ -72,18 +81,26 @@ def index_tfrecord(
             except ValueError as error:
                 raise FormatError(f"{file.name!r} at byte {start}: a corrupt Example: {error}") from error
             found.append(
-                (number, start + image[0], image[1] - image[0], NO_LABEL if label is None else label)
+                (number, start + image[0], image[1] - image[0], NO_LABEL if label is None else label, 0)
             )
             if not len(found) & 1023:
                 report(done + start)
-        columns.append(np.array(found, dtype=np.int64).reshape(-1, 4))
+        columns.append(np.array(found, dtype=np.int64).reshape(-1, 5))
         done += file.size
     table = np.concatenate(columns)
     if not len(table):
         raise FormatError(f"{files[0].name!r} at byte 0: the file has no records.")
-    rows = make_rows(table[:, 1], table[:, 2], table[:, 3], table[:, 0])
-    named = BytesArray.from_list(keys) if len(keys) == len(rows) else None
-    return RecordIndex("tfrecord", rows, names=named, classes=_class_names(classes, table[:, 3], limits))
+    if names is None:
+        raise FormatError(
+            f"{files[table[0, 0]].name!r} at byte {table[0, 1]}: wrong checksum of a record, and of all "
+            f"{len(table):,}: corrupt. Make the file again, or open it with verify=False to read it without "
+            "checksums."
+        )
+    rows = make_rows(table[:, 1], table[:, 2], table[:, 3], table[:, 0], decodings=table[:, 4])
+    decodings = (SAMPLE_BYTES, DAMAGED) if table[:, 4].any() else (SAMPLE_BYTES,)
+    named = BytesArray.from_list(keys) if any(keys) and len(keys) == len(rows) else None
+    labels = _class_names(classes, table[:, 3], limits)
+    return RecordIndex("tfrecord", rows, decodings, names=named, classes=labels)
 
 
 def _class_names(classes: Mapping[int, str], labels: NDArray[np.int64], limits: Limits) -> list[str] | None:
@@ -99,8 +116,8 @@ def _class_names(classes: Mapping[int, str], labels: NDArray[np.int64], limits: 
     return [classes.get(number, str(number)) for number in range(max(classes) + 1)]
 
 
-def records(file: ByteReader, *, verify: bool = True) -> Iterator[tuple[int, memoryview]]:
-    """The offset and bytes of each record's message."""
+def records(file: ByteReader, *, verify: bool = True) -> Iterator[tuple[int, memoryview, bool]]:
+    """The offset and bytes of each record's message, and whether its checksum is right."""
     checksum = _checksum_function() if verify else None
     offset = 0
     while offset < file.size:
@@ -110,15 +127,17 @@ def records(file: ByteReader, *, verify: bool = True) -> Iterator[tuple[int, mem
         length, stored = _HEAD.unpack(head)
         if checksum is not None and checksum(head[:8]) != stored:
             raise FormatError(
-                f"{file.name!r} at byte {offset}: wrong checksum of a record's length: corrupt."
+                f"{file.name!r} at byte {offset}: wrong checksum of a record's length: corrupt, so the "
+                "records after it cannot be found. Make the file again."
             )
         start = offset + _HEAD.size
         if length > MAX_SAMPLE_BYTES or start + length + 4 > file.size:
             raise truncated(file, start, "a record", length)
         data = memoryview(file.read(start, length))
-        if checksum is not None and checksum(data) != int.from_bytes(file.read(start + length, 4), "little"):
-            raise FormatError(f"{file.name!r} at byte {start}: wrong checksum of a record: corrupt.")
-        yield start, data
+        is_intact = checksum is None or (
+            checksum(data) == int.from_bytes(file.read(start + length, 4), "little")
+        )
+        yield start, data, is_intact
         offset = start + length + 4
 
 
