@@ -185,7 +185,10 @@ def test_steps_that_cannot_run_on_batches_are_known() -> None:
         def apply(self, image, uniforms):
             return image
 
+    overridden = T.RandomHorizontalFlip()
+    overridden.apply = lambda image, uniforms: image
     assert not has_batched_form(OwnFlip())
+    assert not has_batched_form(overridden)
     assert not has_batched_form(T.Lambda(np.fliplr))
     assert not has_batched_form(T.RandomRotation(9, expand=True))
     assert not has_batched_form(T.RandomApply([T.Lambda(np.fliplr)]))

@@ -60,6 +60,13 @@ class Inverted(T.Invert):
         return torch.from_numpy(image)
 
 
+def overridden() -> T.Step:
+    """A step of ours of which one object alone does something else."""
+    step = T.Invert()
+    step.apply = lambda image, uniforms: torch.from_numpy(image)
+    return step
+
+
 class Noise(T.Step):
     """Draws as torchvision's transforms do, and not from its uniforms."""
 
@@ -78,7 +85,9 @@ def photographs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("first", [[], [T.CenterCrop(12)], [T.CenterCrop((16, 24))]], ids=named)
-@pytest.mark.parametrize("last", [as_tensor, in_parts, AsTensor(), InParts(), Inverted()], ids=named)
+@pytest.mark.parametrize(
+    "last", [as_tensor, in_parts, AsTensor(), InParts(), Inverted(), overridden()], ids=named
+)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_tensors_on_the_memory_of_images_are_those_of_their_samples(photographs, first, last, workers):
     wanted = []
@@ -97,6 +106,21 @@ def test_a_list_of_parts_of_an_image_is_that_of_its_sample(photographs, workers)
     (((whole, (top, _)), _),) = loader
     assert torch.equal(whole[:, :4], top)
     assert len({one.numpy().tobytes() for one in whole}) == SAMPLES
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 2}, {"reuse": rk.Refurbish(2)}], ids=str)
+def test_a_method_that_is_assigned_to_a_step_is_called_from_then_on(settings):
+    pixels = np.arange(SAMPLES * 48, dtype=np.uint8).reshape(SAMPLES, 4, 4, 3)
+    step = T.Invert()
+    data = rk.ArrayImages(pixels, range(SAMPLES), [step, T.RandomHorizontalFlip(0.0), T.ToTensor()])
+    loader = rk.DataLoader(data, SAMPLES, shuffle=True, **settings)
+    plain = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    ((batch, numbers),) = loader
+    assert torch.allclose(batch, 1 - plain[numbers])
+    step.apply = lambda image, uniforms: image
+    ((batch, numbers),) = loader
+    assert torch.allclose(batch, plain[numbers])
+    loader.close()
 
 
 def test_images_that_a_step_of_the_users_keeps_stay_as_they_are(photographs):

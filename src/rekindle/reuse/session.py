@@ -13,7 +13,7 @@ from rekindle.choose import Redundancy
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.core.analysis.code_reads import CodeReads, code_reads
 from rekindle.core.analysis.look import Look
-from rekindle.core.analysis.look_at_reads import LookAtReads
+from rekindle.core.analysis.look_at_reads import LookAtReads, functions_are_equal
 from rekindle.core.analysis.shared_values import SharedValues
 from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
@@ -28,8 +28,7 @@ from rekindle.reuse.planning import ReusePlanning
 from rekindle.reuse.report import ReuseReport
 from rekindle.reuse.split_point import SplitPoint
 
-# Seconds to find out whether what the dataset holds was changed, and what its code reads, as far as is seen.
-_LOOK_SECONDS, _LOOK_AT_READS_SECONDS = 0.02, 0.005
+_LOOK_SECONDS = 0.02  # to find out whether what the dataset holds was changed
 _log = logging.getLogger("rekindle")
 
 
@@ -121,7 +120,7 @@ class ReuseSession:
         self._reads = CodeReads() if view is None or view.store is None else code_reads(*view.split.code)
         held, reads = self._look_at_held(), None
         if self._reads.functions or self._reads.classes:
-            reads = LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS)
+            reads = LookAtReads(self._reads, held)
         self._looked_like = held, reads
         has_cache = view is not None and view.store is not None
         looks = (held,) if reads is None else (held, reads)
@@ -133,9 +132,11 @@ class ReuseSession:
         held_before, before = self._looked_like
         if not held.finds_same(held_before) or self.sees_others_values():
             return True
+        if not functions_are_equal(self._reads, held, held_before):
+            return True
         if before is None or before.still_holds():
             return False
-        return not LookAtReads(self._reads, held, budget=_LOOK_AT_READS_SECONDS).finds_same(before)
+        return not LookAtReads(self._reads, held).finds_same(before)
 
     def _use(self, view: WorkerView | None) -> None:
         self.worker_view, self.accounting.store = view, None if view is None else view.store

@@ -12,6 +12,7 @@ import functools
 import types
 import typing
 from abc import ABC
+from typing import cast
 
 from torch.utils.data import Dataset
 
@@ -20,6 +21,7 @@ from rekindle.core.analysis.look import Look
 from rekindle.core.analysis.look_at_code import CODE
 from rekindle.core.analysis.object_state import NotProvenError, is_library, mro_of, vars_of
 
+_SECONDS = 0.005  # for a look at what code reads, as far as is seen
 # Classes of libraries that read no attribute of an object but by a name that the script's code uses.
 _WITHOUT_READERS = (object, types.SimpleNamespace, argparse.Namespace, Dataset, ABC, enum.Enum)
 
@@ -31,10 +33,10 @@ class LookAtReads(Look):
     something was changed, if it finds that, and nothing if it does not.
     """
 
-    def __init__(self, reads: CodeReads, held: Look, *, budget: float) -> None:
+    def __init__(self, reads: CodeReads, held: Look) -> None:
         self._known = held
         self._modules = {*map(id, reads.modules)}
-        super().__init__(*reads.functions, *reads.classes, budget=budget, process=False, reads=reads)
+        super().__init__(*reads.functions, *reads.classes, budget=_SECONDS, process=False, reads=reads)
         del self._known  # or every look would keep the one before it
 
     def begin(self, roots: tuple[object, ...]) -> None:
@@ -70,6 +72,30 @@ class LookAtReads(Look):
         except NotProvenError as error:
             self.note("left out")
             self.leave_out(str(error))
+
+
+def functions_are_equal(reads: CodeReads, held: Look, before: Look) -> bool:
+    """Whether it is proven that the functions that are held read what those read that were held `before`.
+
+    Both looks know functions by their code alone: `make_resize(64)` and `make_resize(96)` are one to them.
+    """
+    mine, theirs = _functions(held), _functions(before)
+    if len(mine) != len(theirs):
+        return False
+    exchanged = [pair for pair in zip(mine, theirs, strict=True) if pair[0] is not pair[1]]
+    if not exchanged:
+        return True
+    now, then = (
+        LookAtReads(reads._replace(functions=functions, classes=()), known)
+        for functions, known in zip(zip(*exchanged, strict=True), (held, before), strict=True)
+    )
+    return now.is_complete and then.is_complete and now.finds_same(then)
+
+
+def _functions(look: Look) -> list[types.FunctionType]:
+    """The functions that a look has come by, in this order."""
+    found = zip(look._found.objects, look._found.kinds, strict=True)
+    return [cast("types.FunctionType", value) for value, kind in found if kind is types.FunctionType]
 
 
 def _is_kept(member: object) -> bool:

@@ -41,7 +41,7 @@ from rekindle.prepare.steps.point_operations import (
 )
 from rekindle.prepare.steps.rand_augment import RandAugment, RandAugmentLayer, TrivialAugmentWide
 from rekindle.prepare.steps.resize import Resize
-from rekindle.prepare.steps.step import Step, Uniforms
+from rekindle.prepare.steps.step import Step, Uniforms, is_ours
 from rekindle.prepare.steps.to_tensor import (
     Conversion,
     ConvertImageDtype,
@@ -74,7 +74,8 @@ def has_batched_form(step: Step) -> bool:
     """Whether a step can run on batches. A user's own cannot, even if it is a subclass of one that can."""
     if isinstance(step, RandomRotation) and step.expand:
         return False  # The results would differ in size.
-    if type(step) not in _BATCHED:
+    has_function = any(map(callable, vars(step).values()))  # in the place of one of its methods, perhaps
+    if type(step) not in _BATCHED or (has_function and not is_ours(step)):
         return False
     if isinstance(step, StepContainer):
         inner = step.transforms

@@ -96,10 +96,12 @@ _HARMLESS = frozenset(
 def is_ours(step: Step) -> bool:
     """Whether a step does what its class of ours does: it is no user's own, and overrides no method.
 
-    Only then may something else be run in the place of its `apply`.
+    Only then may something else be run in the place of its `apply`. `step.apply = function` overrides it too.
     """
-    ours = __name__.partition(".")[0]
-    for kind in type(step).__mro__:
+    ours, kinds = __name__.partition(".")[0], type(step).__mro__
+    if any(callable(vars(kind).get(name)) for name in vars(step) for kind in kinds):
+        return False
+    for kind in kinds:
         if kind.__module__.partition(".")[0] == ours:
             return kind is not Step
         if not _HARMLESS.issuperset(vars(kind)):
