@@ -58,7 +58,9 @@ KINDS = {
 
 def make(on_error, dataset=None, **options):
     dataset = SomeBad(BAD) if dataset is None else dataset
-    arguments = {"batch_size": 8, "shuffle": True, "seed": 5, "error_budget": 0.05, **options}
+    arguments = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
+    if on_error != "raise":
+        arguments.setdefault("error_budget", 0.05)
     if arguments["batch_size"] is None:
         arguments["shuffle"] = False
     return rk.DataLoader(dataset, on_error=on_error, **arguments)

@@ -1,6 +1,7 @@
 """How many bad samples an epoch may have, and what is reported of them."""
 
 import pytest
+import torch
 
 import rekindle as rk
 from bad_samples import BAD, RUNNERS, BadFileError, Plain, SomeBad, make
@@ -123,6 +124,29 @@ def test_when_no_substitute_can_be_made_there_is_an_error_and_no_hang(runner):
             continue
         except StopIteration:
             break
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(1, "16 draws, there was no other"), (2, "the only other one that"), (3, "the 2 others that")],
+)
+def test_the_error_without_a_substitute_counts_the_samples_that_were_tried(size, words, runner):
+    loader = rk.DataLoader(
+        SomeBad(range(size), size), 2, on_error="substitute", error_budget=1.0, seed=5, **RUNNERS[runner]
+    )
+    with pytest.raises(rk.BadSamplesError, match=words):
+        list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_an_index_that_a_dataset_does_not_have_is_named(in_memory, workers):
+    data = torch.utils.data.TensorDataset(torch.arange(100)) if in_memory else list(range(100))
+    for order in ({"sampler": [0, 500]}, {"batch_sampler": [[0, 500]]}):
+        with pytest.raises(IndexError) as caught:
+            list(rk.DataLoader(data, num_workers=workers, **order))
+        assert "sample 500" in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
 
 
 @pytest.mark.parametrize(("runner", "batch_size"), each_value(RUNNERS, [1, 4]))

@@ -178,7 +178,7 @@ def test_a_pass_can_be_dropped_and_the_loader_closed_with_a_batch_ahead() -> Non
     next(iterator)
     wait_until_ready(iterator)
     loader.close()
-    with pytest.raises(rk.WorkerError, match="this epoch was ended by close"):
+    with pytest.raises(rk.WorkerError, match="was closed within this epoch"):
         next(iterator)
     assert len(list(loader)) == 6
 

@@ -358,3 +358,14 @@ def test_a_method_keeps_only_what_it_reads(method, most):
 def test_a_derived_method_has_all_scores():
     assert arrays_read_by(ReadsMore(epochs=5)) is None
     assert arrays_read_by(as_method(rk.InfoBatch(epochs=5))) == frozenset()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_shows_its_arguments_and_nothing_else(name):
+    """What it shows makes the same one, also after it was used."""
+    method = METHODS[name]()
+    shown = repr(method)
+    assert eval(shown, vars(rk)) == method
+    for epoch in range(3):
+        method.plan(epoch, scored(40, epochs=2))
+    assert repr(method) == shown

@@ -1,6 +1,7 @@
 """What ranks do wrong is an error and not other data: other states, other choices, batches out of order."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ def _other_states(rank):
     states = []
     for steps in (1, 2):
         alone = make_loader(shard=(0, 3), batch_size=8)
-        next(itertools.islice(iter(alone), steps - 1, None))
+        with pytest.warns(RuntimeWarning, match="among 3 ranks"):
+            next(itertools.islice(iter(alone), steps - 1, None))
         states.append(alone.state_dict())
     loader = make_loader()
     loader.load_state_dict(states[rank])
@@ -131,6 +133,81 @@ def _other_steps_of_images(rank):
 )  # fmt: skip
 def test_ranks_that_would_load_something_else_are_named(mistake):
     assert run_ranks(mistake, 2) == [True, True]
+
+
+def _silent_rank(rank, reporting, by_ids):
+    loader = make_loader(importance=rk.InfoBatch(epochs=4), seed=5)
+
+    def epoch():
+        for ids in loader:
+            if rank in reporting:
+                loader.feedback(torch.rand(len(ids)))
+            if by_ids and rank == 0 and loader.batch.step == 0:
+                loader.feedback(torch.rand(SIZE), ids=torch.arange(SIZE))
+
+    try:
+        epoch()
+        epoch()
+    except rk.FeedbackError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("world", "reporting", "named"),
+    [(2, [0], "rank 1 of 2"), (3, [1], "ranks 0, 2 of 3"), (2, [0, 1], ""), (2, [], "for epoch 0. Call")],
+)
+def test_ranks_without_feedback_are_named_on_all_ranks_at_the_end_of_the_epoch(world, reporting, named):
+    errors = run_ranks(_silent_rank, world, reporting, False)
+    assert len({*errors}) == 1
+    assert named in errors[0]
+    assert bool(errors[0]) == bool(named)
+
+
+def test_one_rank_may_report_the_samples_of_all():
+    assert run_ranks(_silent_rank, 2, [], True) == ["", ""]
+
+
+def _resumed_and_silent(rank):
+    """What was reported before the state counts; whose reports are left is not known any more."""
+    loader = make_loader(importance=rk.InfoBatch(epochs=4), seed=5)
+    for ids in itertools.islice(iter(loader), 3):
+        loader.feedback(torch.rand(len(ids)))
+    state = loader.state_dict()
+    resumed = make_loader(importance=rk.InfoBatch(epochs=4), seed=5)
+    resumed.load_state_dict(state)
+    for ids in resumed:
+        if rank == 0:
+            resumed.feedback(torch.rand(len(ids)))
+    return next(iter(resumed)) is not None
+
+
+def test_ranks_that_reported_before_a_resume_are_not_silent():
+    assert run_ranks(_resumed_and_silent, 2) == [True, True]
+
+
+def _larger_world(rank, world):
+    loader = make_loader(shard=(rank, world))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        list(loader), list(loader)
+    return [(one.category, str(one.message), one.filename == __file__) for one in caught]
+
+
+def test_a_shard_of_more_ranks_than_there_are_warns_once():
+    for [(category, message, is_here)] in run_ranks(_larger_world, 2, 4):
+        assert category is RuntimeWarning
+        assert is_here
+        assert "among 4 ranks, but torch.distributed has 2" in message
+        assert 'shard="ranks"' in message
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_shard_of_fewer_ranks_is_that_of_ranks_that_share_a_model(world):
+    assert run_ranks(_fewer, 2, world) == [[], []]
+
+
+def _fewer(rank, world):
+    return _larger_world(min(rank, world - 1), world)
 
 
 def test_out_of_order_a_state_within_an_epoch_is_that_of_one_rank():

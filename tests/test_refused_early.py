@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import rekindle as rk
+from rekindle.loader.arguments import OWN as OWN_ARGUMENTS
 from rekindle.tools.cli import main
 
 T = rk.transforms
@@ -152,3 +155,63 @@ def test_a_transform_that_cannot_be_split_is_named() -> None:
 
     with pytest.raises(rk.ArgumentError, match="its transform, a Sequential, is no Compose"):
         rk.DataLoader(Transformed(), shuffle=True, reuse=rk.Refurbish(3))
+
+
+# Arguments of a loader that is made already.
+
+OWN = dict.fromkeys(OWN_ARGUMENTS) | {"seed": 9, "executor": "threads", "on_error": "skip", "shard": (0, 2)}
+
+
+@pytest.mark.parametrize("made", ["new", "copied", "pickled", "resumed"])
+@pytest.mark.parametrize("name", OWN)
+def test_our_arguments_cannot_be_set_later_as_torchs_cannot(name: str, made: str) -> None:
+    loader: rk.DataLoader[Any] = rk.DataLoader(range(8), batch_size=4, shuffle=True, seed=3)
+    shown = repr(loader)
+    if made == "copied":
+        loader = copy.deepcopy(loader)
+    elif made == "pickled":
+        loader = pickle.loads(pickle.dumps(loader))
+    elif made == "resumed":
+        loader.load_state_dict(loader.state_dict())
+    with pytest.raises(
+        ValueError, match=rf"^{name} attribute should not be set .*Make a new loader with {name}="
+    ):
+        setattr(loader, name, OWN[name])
+    assert repr(loader) == shown
+
+
+def test_what_takes_effect_can_be_set_later_and_a_subclass_may_have_attributes() -> None:
+    class Own(rk.DataLoader[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.seed = 5  # As torch allows for `batch_size`: the constructor sets it again.
+            super().__init__(*arguments, **options)
+            self.epoch_of_mine = 3
+
+    loader = Own(range(8), batch_size=4, shuffle=True, seed=3)
+    assert (loader.seed, loader.epoch_of_mine) == (3, 3)
+    plain = [batch.tolist() for batch in loader]
+    loader.set_epoch(0)
+    loader.num_workers, loader.collate_fn = 1, lambda samples: torch.tensor(samples) + 10
+    assert [(batch - 10).tolist() for batch in loader] == plain
+    loader.close()
+
+
+# Arguments that mean nothing together, or nothing at all.
+
+
+@pytest.mark.parametrize("budget", [0.5, 1])
+def test_a_budget_for_errors_that_are_raised_is_refused(budget: float) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"on_error='raise' passes over none\. Give on_error='skip'"):
+        rk.DataLoader(range(4), error_budget=budget)
+    rk.DataLoader(range(4), error_budget=0.01)
+    rk.DataLoader(range(4), error_budget=budget, on_error="skip")
+
+
+def test_a_generator_that_is_a_number_is_refused() -> None:
+    with pytest.raises(rk.ArgumentError, match=r"generator is 5\. Give a torch\.Generator.* or seed="):
+        rk.DataLoader(range(4), shuffle=True, generator=5)  # type: ignore[arg-type]
+
+
+def test_a_proxy_that_is_no_module_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"model is 'm'\. Give a torch\.nn\.Module"):
+        rk.train_proxy("m", range(4), tmp_path / "scores.npz")  # type: ignore[arg-type]

@@ -138,9 +138,18 @@ def differences(name: str, everyones: Sequence[Mapping[str, Fact]]) -> str:
 _SHOWN = 8  # ranks in a message
 
 
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in a message.
+
+    >>> named_ranks([1]), named_ranks([1, 2])
+    ('rank 1', 'ranks 1, 2')
+    """
+    shown = ", ".join(map(str, ranks[:_SHOWN])) + ", …" * (len(ranks) > _SHOWN)
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+
+
 def _missing(name: str, ranks: Sequence[int], timeout: float) -> str:
-    named = ", ".join(map(str, ranks[:_SHOWN])) + ", …" * (len(ranks) > _SHOWN)
-    who = f"ranks {named} have" if len(ranks) > 1 else f"rank {named} has"
+    who = f"{named_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'}"
     return (
         f"{who} not come to exchange {name} within {timeout:g} s (the timeout of init_process_group). Every "
         "rank must do so: has one died, is it held up, or does it iterate over fewer loaders or epochs?"

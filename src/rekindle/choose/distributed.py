@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,19 +23,28 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def gathered(own: Findings, what: str, facts: Mapping[str, Fact]) -> Findings:
-    """The findings of all ranks, in the order of the ranks: the same on each of them, to the bit.
+class Gathered(NamedTuple):
+    """The findings of all ranks, in the order of the ranks; and which of them have measured nothing."""
+
+    findings: Findings
+    silent: list[int]
+
+
+def gathered(own: Findings, what: str, facts: Mapping[str, Fact], *, awaited: bool) -> Gathered:
+    """The findings of all ranks: the same on each of them, to the bit.
+
+    `awaited` says that this rank should have measured something; others are not among the `silent` ones.
 
     RankError, naming the ranks and `what` is exchanged, if some do not come, or differ in the `facts`.
     """
     if not has_ranks():
-        return own
+        return Gathered(own, [])
     agree(what, facts)
     measured, loaded = own.measured, own.loaded
     integers = np.stack([measured.ids, measured.correct, measured.age], 1).astype(np.int64)
     floats = np.stack([measured.loss, measured.probability, measured.rival], 1).astype(np.float32)
     # Counts first: ranks may have feedback on different numbers of samples.
-    counts = np.array([[len(measured.ids), len(loaded.ids)]], dtype=np.int64)
+    counts = np.array([[len(measured.ids), len(loaded.ids), awaited]], dtype=np.int64)
     numbers = np.concatenate(_gather(counts))
     ids, correct, age = np.concatenate(_gather(integers, numbers[:, 0])).T
     loss, probability, rival = np.concatenate(_gather(floats, numbers[:, 0])).T
@@ -43,12 +52,13 @@ def gathered(own: Findings, what: str, facts: Mapping[str, Fact]) -> Findings:
     seconds = _gather(loaded.seconds.astype(np.float32)[:, None], numbers[:, 1])
     spent = np.concatenate(_gather(np.array([[own.wait_seconds, own.work_seconds]], dtype=np.float64)))
     loaded_ids, nbytes = np.concatenate(loads).T
-    return Findings(
+    findings = Findings(
         Measured(ids, loss, probability, rival, correct.astype(np.int8), age.astype(np.int32)),
         Loaded(loaded_ids, np.concatenate(seconds)[:, 0], nbytes),
         float(spent[:, 0].sum()),
         float(spent[:, 1].sum()),
     )
+    return Gathered(findings, np.flatnonzero((numbers[:, 0] == 0) & (numbers[:, 2] == 1)).tolist())
 
 
 def _gather(rows: NDArray[_Scalar], counts: NDArray[np.int64] | None = None) -> list[NDArray[_Scalar]]:

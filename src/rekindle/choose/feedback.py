@@ -14,13 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.choose.scores import Measured
-from rekindle.errors import ArgumentError
+from rekindle.choose.target_classes import OUT_OF_RANGE, Targets, target_classes
+from rekindle.errors import ArgumentError, FeedbackError
 
 
 class _Report(NamedTuple):
     ids: NDArray[np.int64] | torch.Tensor
     age: NDArray[np.int64] | int
-    values: torch.Tensor  # (n,): losses. (3, n): losses, log P of the target, largest log P of another class.
+    # (n,): losses. (3, n): losses, log P of the target, largest log P of another class; for a target that is
+    # none of the classes, infinity and the target in the place of the latter two.
+    values: torch.Tensor
 
 
 class Feedback:
@@ -47,9 +50,13 @@ class Feedback:
         self._reports.append(_Report(ids, age, values))
 
     def take(self) -> Measured:
-        """All reports so far, in host memory; there are none afterwards."""
+        """All reports so far, in host memory; there are none afterwards.
+
+        FeedbackError if one has a target that is none of the classes, which is not known before: on a device.
+        """
         reports, self._reports = self._reports, []
         rows = _on_host([report.values for report in reports])
+        _check_targets(rows)
         ids = [_as_integers(report.ids) for report in reports]
         ages = [
             np.broadcast_to(np.asarray(report.age, dtype=np.int32), one.shape)
@@ -79,27 +86,45 @@ def report_length(losses: object, logits: object) -> int:
 
 @torch.no_grad()
 def _values(losses: object, logits: object, targets: object) -> torch.Tensor:
-    count = report_length(losses, logits)
+    report_length(losses, logits)
     own = _losses(losses)
     if logits is None and own is not None:
         return own
-    if (
-        not isinstance(logits, torch.Tensor)
-        or not isinstance(targets, torch.Tensor)
-        or logits.dim() != 2
-        or targets.shape[:1] != (count,)
-    ):
+    given = target_classes(logits, targets)
+    log_p = torch.log_softmax(given.logits.detach().float(), 1)
+    if given.are_known:
+        right, rival = _right_and_rival(log_p, given.classes.unsqueeze(1))
+    else:
+        right, rival = _where_classes(log_p, given)
+    if own is None:
+        own = -right
+    elif len(own) != len(right):
         raise ArgumentError(
-            "feedback: logits of shape (samples, classes) need targets, one per sample, but got "
-            f"{_shape(logits)} and {_shape(targets)}. For other outputs give losses=."
+            f"feedback: losses of {len(own)} samples, but logits of {len(right)}. Give both for the same."
         )
-    if targets.dim() > 1:  # Mixed labels: the one with the largest share.
-        targets = targets.argmax(1)
-    column = targets.to(device=logits.device, dtype=torch.int64, non_blocking=True).unsqueeze(1)
-    log_p = torch.log_softmax(logits.detach().float(), 1)
+    return torch.stack([own.to(right.device, right.dtype), right, rival])
+
+
+def _right_and_rival(log_p: torch.Tensor, column: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     right = log_p.gather(1, column).squeeze(1)
-    rival = log_p.scatter_(1, column, -math.inf).amax(1)
-    return torch.stack([-right if own is None else own.to(right.device, right.dtype), right, rival])
+    return right, log_p.scatter_(1, column, -math.inf).amax(1)
+
+
+def _where_classes(log_p: torch.Tensor, given: Targets) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for targets that may be none of the classes: looking at them would wait for their device."""
+    nearest = given.classes.clamp(0, log_p.shape[1] - 1)
+    right, rival = _right_and_rival(log_p, nearest.unsqueeze(1))
+    is_class = nearest == given.classes
+    return right.where(is_class, math.inf), rival.where(is_class, given.classes.to(rival.dtype))
+
+
+def _check_targets(rows: NDArray[np.float32]) -> None:
+    none = rows[2][np.isposinf(rows[1])]  # No log P is: those of infinite logits are NaN.
+    if len(none):
+        raise FeedbackError(
+            f"feedback: {len(none)} targets reported in this epoch are none of the classes of their logits: "
+            f"they are from {none.min():.0f} to {none.max():.0f}. {OUT_OF_RANGE}"
+        )
 
 
 def _losses(losses: object) -> torch.Tensor | None:
@@ -110,10 +135,6 @@ def _losses(losses: object) -> torch.Tensor | None:
         raise ArgumentError(f"feedback: losses must be floating-point numbers, but are {losses.dtype}")
     losses = losses.detach()
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses.clone().reshape(-1)
-
-
-def _shape(value: object) -> object:
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else value
 
 
 def _on_host(values: list[torch.Tensor]) -> NDArray[np.float32]:

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Sized
 from typing import TYPE_CHECKING
 
+import torch
+
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.importance import name_of
 from rekindle.choose.seeding import DrawnSeed
@@ -26,6 +28,7 @@ OWN = (
     "seed", "executor", "on_error", "error_budget", "reuse", "final_transform", "memory", "device",
     "batch_transform", "importance", "redundancy", "native", "shard",
 )  # fmt: skip
+DEFAULT_ERROR_BUDGET = 0.01
 _EXECUTORS = ("auto", "threads", "processes")
 _ON_ERROR = ("raise", "skip", "substitute")
 
@@ -58,6 +61,11 @@ def check(executor: object, on_error: object, error_budget: object, order: Order
     share = number_of(error_budget)
     if share is None or not 0 <= share <= 1:
         raise ArgumentError(f"error_budget is a share of the samples, from 0 to 1, but got {error_budget!r}")
+    if on_error == "raise" and share not in (0, DEFAULT_ERROR_BUDGET):
+        raise ArgumentError(
+            f"error_budget={error_budget!r} says how many bad samples are passed over, but on_error='raise' "
+            "passes over none. Give on_error='skip' or 'substitute', or leave error_budget out."
+        )
     if order is OrderKind.ITERABLE and on_error != "raise":
         raise ArgumentError(
             f"on_error={on_error!r} does not go with an IterableDataset, whose iterator ends with its first "
@@ -76,7 +84,11 @@ def check(executor: object, on_error: object, error_budget: object, order: Order
 
 
 def worker_count(num_workers: int, executor: object, context: object) -> int:
-    """The number of workers: with Ray, the one that it says; ArgumentError if they differ."""
+    """The number of workers: with Ray, the one that it says; ArgumentError if they differ, or it is none."""
+    if not isinstance(num_workers, bool) and integer_of(num_workers) is None:
+        raise ArgumentError(
+            f"num_workers is {num_workers!r}. Give an integer: 0 loads in this process, others beside it."
+        )
     if not isinstance(executor, Ray):
         return num_workers
     check_installed()
@@ -101,11 +113,24 @@ def checked_epoch(epoch: object) -> int:
     return number
 
 
-def check_workers(num_workers: object) -> None:
-    """ArgumentError unless this is a number of workers."""
-    if not isinstance(num_workers, bool) and integer_of(num_workers) is None:
+def check_generator(generator: object) -> None:
+    """ArgumentError unless this is a generator of torch's, or none."""
+    if generator is not None and not isinstance(generator, torch.Generator):
         raise ArgumentError(
-            f"num_workers is {num_workers!r}. Give an integer: 0 loads in this process, others beside it."
+            f"generator is {generator!r}. Give a torch.Generator, such as torch.Generator().manual_seed(0), "
+            "or seed= for an integer."
+        )
+
+
+def check_not_set(loader: DataLoader[object], name: str) -> None:
+    """ArgumentError if a script sets one of our own arguments of a loader that is made already.
+
+    As torch does for its own. Not for a loader of a framework, whose class may be derived from ours.
+    """
+    if name in OWN and "_parts" in vars(loader):
+        raise ArgumentError(
+            f"{name} attribute should not be set after {type(loader).__name__} is initialized, since it has "
+            f"no effect then. Make a new loader with {name}=…; an attribute of your own needs another name."
         )
 
 
@@ -174,6 +199,7 @@ def check_features(
         own_batches,
         stacklevel=stacklevel + 1,
     )
+    check_memory(loader.memory, loader.reuse)
     check_redundancy(loader.redundancy, order.kind, loader.reuse)
     check_importance(loader.importance, order, loader.reuse)
 

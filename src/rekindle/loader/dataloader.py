@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -111,7 +110,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         seed: int | None = None,
         executor: Executor = "auto",
         on_error: OnError = "raise",
-        error_budget: float = 0.01,
+        error_budget: float = arguments.DEFAULT_ERROR_BUDGET,
         reuse: Refurbish | Echo | None = None,
         final_transform: Callable[[Sample], Sample] | None = None,
         memory: int | str | None = None,
@@ -122,7 +121,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         native: Native = False,
         shard: ShardArgument = None,
     ) -> None:
-        arguments.check_workers(num_workers)
+        arguments.check_generator(generator)
         num_workers = arguments.worker_count(num_workers, executor, multiprocessing_context)
         self.executor = executor
         super().__init__(
@@ -155,7 +154,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._ordering = self._ordering.with_samplers_of(self)
         self._torchs_prefetch = None if prefetch_factor is not None else self.prefetch_factor
         arguments.check_features(self, order, self._ordering.given, stacklevel=2)
-        arguments.check_memory(memory, reuse)
         self._parts = LoaderParts.of(self, order)
         self._progress, self._epochs = Progress(), Epochs()
         self._order_checked = order
@@ -179,6 +177,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def _order(self) -> LoaderOrder:
         """Who decides the order, for which rank and in which batches."""
         return self._ordering.now(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        arguments.check_not_set(self, name)
+        super().__setattr__(name, value)
 
     # What a training script uses.
 
@@ -238,9 +240,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         size = settings.size
         if self._agreed == size:
             return
-        if order.shard is None:
-            sharding.warn_of_no_shard(order, stacklevel=4)
-        elif sharding.is_the_group(order.shard):
+        sharding.warn_of_ranks(order, stacklevel=4)
+        if sharding.is_the_group(order.shard):
             self._progress.position = at  # Where an interrupt leaves it while it waits for the others.
             steps = len(self) if order.kind.is_planned else None
             agree("a loader", facts_of(settings, at, order, steps, self._parts.importance))
@@ -267,7 +268,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         Args:
             losses: One a sample, unweighted (of more dimensions, their mean counts), on any device.
             logits: (samples, classes), with `targets`: tell also whether a sample was right, and by how much.
-            targets: The right classes.
+            targets: The right classes: integers, or of mixed labels the shares, in the shape of the logits.
             ids: Which samples are meant, if not those of the batch just yielded. Without, a batch may be
                 reported in pieces, in order, as gradient accumulation has them.
 
@@ -291,9 +292,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def report(self) -> Report:
@@ -353,7 +352,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         follow_epoch(self.dataset, checkpoint.check_version(saved))
         self._progress.position, self._progress.unseen_bad = position, 0
         parts.bad_samples = replace(parts.bad_samples, found=found)
-        self.seed = identity["seed"] if self._seed_is_given else DrawnSeed(identity["seed"])
+        self.__dict__["seed"] = identity["seed"] if self._seed_is_given else DrawnSeed(identity["seed"])
         self._agreed = None
         self._epochs.resume_at(position, self._sampler_to_set)
         self.close()

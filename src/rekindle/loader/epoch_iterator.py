@@ -109,9 +109,11 @@ class EpochIterator:
         if self._ended:
             self._close_if_ending()
             if self._closed:
+                batches = self._position.step + len(self._position.ahead)
                 raise WorkerError(
-                    "this epoch was ended by close() or load_state_dict(), after "
-                    f"{self._position.step + len(self._position.ahead)} batches; start another with iter()"
+                    "the loader was closed within this epoch, by close(), the end of its with block or "
+                    f"load_state_dict(), after {batches} batch{'es' * (batches != 1)}. Start another epoch "
+                    "with iter(loader)."
                 )
             raise StopIteration
         if self._asking:

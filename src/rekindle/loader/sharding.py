@@ -133,8 +133,17 @@ def is_the_group(shard: Shard | None) -> bool:
     return shard is not None and has_ranks() and rank_and_world() == (shard.rank, shard.world)
 
 
-def warn_of_no_shard(order: LoaderOrder, *, stacklevel: int) -> None:
-    """A warning if this process is one of several ranks, each of which loads all samples."""
+def warn_of_ranks(order: LoaderOrder, *, stacklevel: int) -> None:
+    """A warning if this process is one of several ranks that load all samples each, or not all together."""
+    shard = order.shard
+    if shard is not None and has_ranks() and shard.world > rank_and_world()[1]:
+        warnings.warn(
+            f"shard={_pair(shard)} shares each epoch among {shard.world} ranks, but torch.distributed has "
+            f"{rank_and_world()[1]}: what the others should load is not loaded, unless other groups do. "
+            'Give shard="ranks" for the ranks that there are.',
+            RuntimeWarning,
+            stacklevel=stacklevel + 1,
+        )
     if order.kind is OrderKind.SHUFFLED and order.shard is None and has_ranks():
         warnings.warn(
             f"this is one of {rank_and_world()[1]} ranks of torch.distributed, and each of them will load "

@@ -72,19 +72,19 @@ class Substitute(NamedTuple):
 
 @dataclass(slots=True)
 class BatchFailures:
-    """The bad samples found for one batch so far, and how many substitutes each row has had."""
+    """The bad samples found for one batch so far, and the ids of those that each row has had."""
 
     found: list[BadSample] = field(default_factory=list)
-    attempts: dict[int, int] = field(default_factory=dict)
+    tried: dict[int, list[int]] = field(default_factory=dict)
 
     def substitutes(self, seed: int, order: BatchOrder, bad: Mapping[int, BadSample]) -> list[Substitute]:
         """What to load next in the rows whose samples are bad; BadSamplesError after 16 attempts."""
         self.found += bad.values()
         chosen = []
         for row in bad:
-            attempt = self.attempts.get(row, 0)
-            self.attempts[row] = attempt + 1
-            chosen.append(_substitute(seed, order, row, attempt))
+            tried = self.tried.setdefault(row, [])
+            tried.append(bad[row].id)
+            chosen.append(_substitute(seed, order, row, tried))
         return chosen
 
 
@@ -132,12 +132,16 @@ class BadSamples:
             )
 
 
-def _substitute(seed: int, order: BatchOrder, row: int, attempt: int) -> Substitute:
-    """The sample that replaces a bad one: the same on every run."""
+def _substitute(seed: int, order: BatchOrder, row: int, tried: list[int]) -> Substitute:
+    """The sample that replaces a bad one, after some that were tried: the same on every run."""
+    attempt = len(tried) - 1
     bad, turn = int(order.ids[row]), order.turns if isinstance(order.turns, int) else int(order.turns[row])
     if attempt >= _MOST_ATTEMPTS:
+        others = len({*tried} - {bad})
+        found = f"the {others} others that were drawn" if others > 1 else "the only other one that was drawn"
         raise BadSamplesError(
-            f"no substitute for sample {bad} in epoch {order.epoch}: {attempt} others failed as well. "
+            f"no substitute for sample {bad} in epoch {order.epoch}: in {attempt} draws, "
+            f"{f'{found} failed as well' if others else 'there was no other sample'}. "
             "Look at the reasons in loader.report()."
         )
     step = counter_rng.Step.SUBSTITUTE + attempt

@@ -95,7 +95,7 @@ class InFlightBatch:
 
     def _order_now(self) -> BatchOrder:
         """The order, with the turns of substitutes."""
-        return self.order._replace(turns=np.array(self.turns)) if self.failures.attempts else self.order
+        return self.order._replace(turns=np.array(self.turns)) if self.failures.tried else self.order
 
     def _left_out(self) -> list[int]:
         return sorted(self.errors) + list(range(len(self.indices) - self.missing, len(self.indices)))

@@ -132,7 +132,10 @@ class Inline:
         if tensors is None or not order.plain or order.ids.min(initial=0) < 0:
             return None
         rows = torch.from_numpy(np.ascontiguousarray(order.ids))
-        gathered = [tensor.index_select(0, rows) for tensor in tensors]
+        try:
+            gathered = [tensor.index_select(0, rows) for tensor in tensors]
+        except IndexError:
+            return None  # It would not say which sample; asking for them one by one does.
         nbytes = len(order.indices) * self._row_nbytes
         return CollatedBatch(order, order.ids, gathered, at_once=True, nbytes=nbytes)
 

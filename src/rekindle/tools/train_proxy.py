@@ -16,6 +16,7 @@ from rekindle.choose.importance import Uniform, write_hardness
 from rekindle.choose.importance.method import Planned
 from rekindle.choose.scores import Scores
 from rekindle.core.samples import Sample
+from rekindle.errors import ArgumentError
 from rekindle.loader.dataloader import DataLoader
 
 
@@ -60,6 +61,8 @@ def train_proxy(
         16
 
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"train_proxy: model is {model!r}. Give a torch.nn.Module that returns logits.")
     model.to(device)
     step = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
     optimiser = step(model.parameters())

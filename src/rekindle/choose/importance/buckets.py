@@ -102,11 +102,11 @@ class Buckets(ImportanceMethod):
     groups: RedundantGroups | NDArray[np.int64] | None = None
     copies: Literal["remove", "repeat"] | None = None
 
-    stage: int = field(default=1, init=False)
+    stage: int = field(default=1, init=False, repr=False)
     waiting: NDArray[np.bool_] | None = field(default=None, init=False, repr=False)
-    decided: str = field(default="", init=False)  # which bottleneck there is
-    best: float = field(default=-np.inf, init=False)  # accuracy, or minus the loss
-    epochs_without_gain: int = field(default=0, init=False)
+    decided: str = field(default="", init=False, repr=False)  # which bottleneck there is
+    best: float = field(default=-np.inf, init=False, repr=False)  # accuracy, or minus the loss
+    epochs_without_gain: int = field(default=0, init=False, repr=False)
     _index: GroupIndex | None = field(default=None, init=False, repr=False, compare=False)  # of `groups`
 
     def __post_init__(self) -> None:

@@ -77,6 +77,11 @@ class FeedbackIntake:
         if last.order is not self._order:
             self._warn_of_part()
             self._order, self._size_of_batch, self._reported = last.order, size, 0
+        if count > size:
+            raise ArgumentError(
+                f"feedback: {count} values for a batch of {size} samples. Give one per sample, or name the "
+                "samples with ids=."
+            )
         if self._reported + count > size:
             raise ArgumentError(
                 f"feedback: {count} values, but {self._reported} of this batch's {size} samples have been "

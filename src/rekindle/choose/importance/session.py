@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.choose import distributed
-from rekindle.choose.agreement import Fact, has_ranks
+from rekindle.choose.agreement import Fact, has_ranks, named_ranks
 from rekindle.choose.batch_orders import YieldedBatch
 from rekindle.choose.duplicates.policy import DuplicatePolicy
 from rekindle.choose.duplicates.substitution import SubstitutingRefresh
@@ -145,15 +145,20 @@ class ImportanceSession:
         return self.shard is not None and self.shard.world > 1 and has_ranks()
 
     def _update_scores(self, ended: bool) -> None:
-        found = self._findings.collect()
+        found, silent = self._findings.collect(), list[int]()
         if self._exchanges:
             if self._shared is not None:
                 self._shared.finish()
-            found = distributed.gathered(found, f"the feedback of epoch {self.epoch}", self.facts())
+            # What was reported before a resume is not known by ranks.
+            awaited = ended and self.method.needs_feedback and self._earlier is None
+            what = f"the feedback of epoch {self.epoch}"
+            found, silent = distributed.gathered(found, what, self.facts(), awaited=awaited)
         if self._earlier is not None:
             found = Findings.of([self._earlier, found])
         if ended and self.method.needs_feedback:
             self._check(found.measured.loss)
+        if silent:
+            self._check_ranks(silent, found.measured.ids)
         self.scores.update(self.epoch, found)
         self._findings.restart()
         self._earlier = None
@@ -162,18 +167,38 @@ class ImportanceSession:
 
     def _check(self, losses: NDArray[np.float32]) -> None:
         """Raise FeedbackError if nothing can be learned from the losses of an epoch."""
-        needs = f"importance={self.name} chooses samples by how the model does on them, but"
         if not len(losses):
             raise FeedbackError(
-                f"{needs} no feedback was reported for epoch {self.epoch}. Call loader.feedback(losses=…), "
-                "or (logits=…, targets=…), after each batch, or leave out importance=."
+                self._needs(
+                    f"no feedback was reported for epoch {self.epoch}. Call loader.feedback(losses=…), "
+                    "or (logits=…, targets=…), after each batch, or leave out importance=."
+                )
             )
         if not np.isfinite(losses).any():
             raise FeedbackError(
-                f"{needs} all {len(losses)} losses reported for epoch {self.epoch} are NaN or infinite: the "
-                "model has diverged, or something else is reported. Go on from a checkpoint before that, "
-                "with a lower learning rate or gradient clipping, say."
+                self._needs(
+                    f"all {len(losses)} losses reported for epoch {self.epoch} are NaN or infinite: the "
+                    "model has diverged, or something else is reported. Go on from a checkpoint before that, "
+                    "with a lower learning rate or gradient clipping, say."
+                )
             )
+
+    def _check_ranks(self, silent: list[int], measured: NDArray[np.int64]) -> None:
+        """Raise FeedbackError, on all ranks, unless others have reported the samples of the `silent` ones."""
+        assert self.choice is not None
+        assert self.shard is not None
+        world, samples = self.shard.world, len(self.choice.ids)
+        if len(np.unique(measured)) > (world - len(silent)) * -(-samples // world):
+            return  # More than those others had themselves: they name samples with `ids=`.
+        raise FeedbackError(
+            self._needs(
+                f"no feedback was reported for epoch {self.epoch} by {named_ranks(silent)} of {world}, so "
+                "their samples have no new scores. Call loader.feedback() after each batch on every rank."
+            )
+        )
+
+    def _needs(self, problem: str) -> str:
+        return f"importance={self.name} chooses samples by how the model does on them, but {problem}"
 
     def report_feedback(
         self, last: YieldedBatch | None, losses: object, logits: object, targets: object, ids: object
