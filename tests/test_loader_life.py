@@ -101,7 +101,7 @@ class Life(RuleBasedStateMachine):
     def ask(self, times: int) -> None:
         for _ in range(times):
             if self.was_ended:
-                with pytest.raises(rk.WorkerError, match="was ended by"):
+                with pytest.raises(rk.WorkerError, match="was closed within this epoch"):
                     next(self.iterator)
                 continue
             batch = next(self.iterator, None)
