@@ -164,3 +164,22 @@ def test_verify_finds_changed_bytes_of_hdf5_with_fletcher32(tmp_path: Path) -> N
     found = rk.verify(path)
     assert [problem.sample for problem in found.first_bad] == [7]
     assert "fletcher32" in found.first_bad[0].reason
+
+
+@pytest.mark.parametrize("ending", ["tfrecord", "tar", "h5"])
+def test_verify_lists_every_shard_that_is_damaged_as_a_whole(
+    tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = [pack(tmp_path / f"s-{number}.{ending}", jpegs(4), CLASSES) for number in range(4)]
+    for number in (1, 3):
+        os.truncate(shards[number], shards[number].stat().st_size * 2 // 3)
+    pattern = str(tmp_path / f"s-*.{ending}")
+    assert main(["verify", pattern]) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [str(shards[number]) in line for line, number in zip(lines, (1, 3), strict=True)] == [True, True]
+    assert last == f"{pattern}: 2 damaged files, whose samples cannot be found"
+    assert main(["verify", pattern, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["damaged_files"]) == (False, lines)
+    assert main(["verify", str(shards[1])]) == 1
+    assert capsys.readouterr().err == f"rekindle: {lines[0]}\n"

@@ -77,7 +77,7 @@ def truncated(file: ByteReader, offset: int, what: str, needs: int) -> FormatErr
     """The error for a file that ends before something in it does."""
     return FormatError(
         f"{file.name!r} at byte {offset}: {what} needs {needs} bytes, the file has {file.size}: truncated or "
-        "corrupt."
+        "corrupt. Copy or make the file again."
     )
 
 

@@ -103,12 +103,22 @@ def open_packed(
     limits: Limits = DEFAULT_LIMITS,
 ) -> Packed:
     """The samples of packed files of one format; an option that is not given is absent from `options`."""
-    settings = dict(options or {})
+    files = [unzipped(file) for file in files]
+    indexer, settings, by_key = indexer_for(files, labels, options or {})
+    return Packed(root, files, indexer, settings, labels=by_key, limits=limits)
+
+
+def indexer_for(
+    files: Sequence[ByteFile],
+    labels: str | os.PathLike[str] | Labels | None,
+    options: Mapping[str, object],
+) -> tuple[Indexer, IndexSettings, Labels | None]:
+    """What finds the samples of files of one format, its settings, and labels by the samples' keys."""
+    settings = dict(options)
     for name, value in settings.items():
         if not isinstance(value, _OPTION_TYPES.get(name, object)):
             raise ArgumentError(f"{name}={value!r}: expected {_OPTION_TYPES[name].__name__.lower()}.")
     wanted = cast("str | None", settings.pop("format", None))
-    files = [unzipped(file) for file in files]
     formats = [wanted or format_of(file) for file in files]
     if len(set(formats)) > 1:
         other = next(number for number, one in enumerate(formats) if one != formats[0])
@@ -133,7 +143,7 @@ def open_packed(
             f"{', '.join(sorted(known))}."
         )
     indexer: Indexer = getattr(importlib.import_module(module), function)
-    return Packed(root, files, indexer, cast(IndexSettings, settings), labels=by_key, limits=limits)
+    return indexer, cast(IndexSettings, settings), by_key
 
 
 def format_of(file: ByteReader) -> str:

@@ -212,8 +212,12 @@ def _positive(text: str) -> int:
 def _open(parsed: argparse.Namespace) -> Source:
     from rekindle.fetch import open_source
 
-    options = {"format": parsed.format, "images": parsed.images}
-    return open_source(parsed.source, parsed.labels, options=options, unlabelled=True)
+    return open_source(parsed.source, parsed.labels, options=_options(parsed), unlabelled=True)
+
+
+def _options(parsed: argparse.Namespace) -> dict[str, object]:
+    given = {"format": parsed.format, "images": parsed.images}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _pack(parsed: argparse.Namespace) -> int:
@@ -259,7 +263,7 @@ def _info(parsed: argparse.Namespace) -> int:
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    from rekindle.errors import DataError
+    from rekindle.errors import DataError, FormatError
     from rekindle.fetch.remote.object_store import is_url
     from rekindle.fetch.remote.redact import without_secrets
     from rekindle.tools.verify import verify
@@ -267,13 +271,26 @@ def _verify(parsed: argparse.Namespace) -> int:
     try:
         found = verify(_open(parsed), workers=parsed.workers, progress=not (parsed.quiet or parsed.json))
     except DataError as error:
-        if not parsed.json:
-            raise
         path = without_secrets(parsed.source) if is_url(parsed.source) else parsed.source
-        print(json.dumps({"path": path, "ok": False, "error": str(error)}, indent=2))
+        damaged = _damaged_files(parsed) if isinstance(error, FormatError) else []
+        if parsed.json:
+            found_of_files = {"error": str(error), "damaged_files": damaged}
+            print(json.dumps({"path": path, "ok": False, **found_of_files}, indent=2))
+        elif len(damaged) < 2:
+            raise
+        else:
+            for one in damaged:
+                _print(one)
+            _print(f"{path}: {len(damaged):,} damaged files, whose samples cannot be found")
         return FAILED
     print(json.dumps(found.to_dict(), indent=2) if parsed.json else printable_lines(repr(found)))
     return OK if found.ok else FAILED
+
+
+def _damaged_files(parsed: argparse.Namespace) -> list[str]:
+    from rekindle.tools.damaged_files import damaged_files
+
+    return damaged_files(parsed.source, parsed.labels, _options(parsed))
 
 
 def _dedupe(parsed: argparse.Namespace) -> int:

@@ -246,7 +246,9 @@ def members(file: ByteReader) -> Iterator[Member]:
 def _header(file: ByteReader, header: bytes, offset: int) -> tuple[str, int, bytes]:
     """Name, size and type of a member."""
     if _number(file, header[148:156], offset + 148) != sum(header[:148]) + 8 * 32 + sum(header[156:]):
-        raise FormatError(f"{file.name!r} at byte {offset}: wrong checksum of a header: the tar is corrupt.")
+        raise FormatError(
+            f"{file.name!r} at byte {offset}: wrong checksum of a header: corrupt. Make the tar again."
+        )
     if header[124] & 0x80:
         size = int.from_bytes(header[124:136], "big") & ((1 << 95) - 1)
     else:
