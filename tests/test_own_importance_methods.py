@@ -1,5 +1,7 @@
 """A user's own method of importance: any object with a plan."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -126,3 +128,25 @@ def test_two_loaders_may_share_a_method():
     train(first, 3)
     assert train(second, 2) == train(make_loader(rk.Buckets(warmup=1, rate=0.5, confidence=0)), 2)
     assert method.waiting is None
+
+
+@dataclass
+class FirstOfGroups:
+    groups: rk.RedundantGroups
+    needs_feedback = False
+
+    def plan(self, epoch, scores):
+        return np.flatnonzero(self.groups.numbers() != 0), None
+
+
+def test_a_state_belongs_to_the_near_duplicates_of_its_method_which_are_shown_in_one_line():
+    def loader(pairs):
+        groups = rk.RedundantGroups.of(pairs, 8)
+        return rk.DataLoader(range(8), 2, seed=1, importance=FirstOfGroups(groups))
+
+    state, other = (loader(pairs).state_dict() for pairs in ([[0, 3], [1, 2]], [[0, 2], [1, 3]]))
+    resumed = loader([[0, 3], [1, 2]])
+    assert "groups=RedundantGroups(2 groups of 4 samples, of 8)" in repr(resumed)
+    resumed.load_state_dict(state)
+    with pytest.raises(rk.StateError, match="groups"):
+        resumed.load_state_dict(other)

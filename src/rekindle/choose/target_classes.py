@@ -38,25 +38,27 @@ def target_classes(logits: object, targets: object) -> Targets:
             "feedback: logits of shape (samples, classes) need targets, one per sample, but got "
             f"{_shown(logits)} and {_shown(targets)}. For other outputs give losses=."
         )
-    got = f"logits {_shown(logits)} and targets {_shown(targets)}"
     if logits.dim() == 1 or (logits.dim() == 2 and logits.shape[1] == 1):
-        raise ArgumentError(f"feedback: a probability needs two classes or more, but got {got}. {_BINARY}")
+        raise ArgumentError(
+            f"feedback: a probability needs two classes or more, but got {_both(logits, targets)}. {_BINARY}"
+        )
     if logits.dim() != 2:
         raise ArgumentError(
-            f"feedback: logits must have the shape (samples, classes), but got {got}. For other outputs give "
-            "losses=."
+            f"feedback: logits must have the shape (samples, classes), but got {_both(logits, targets)}. "
+            "For other outputs give losses=."
         )
     if targets.is_floating_point():
         if targets.shape != logits.shape:
             raise ArgumentError(
                 "feedback: targets that are floating-point numbers are shares of the classes, and have the "
-                f"logits' shape, but got {got}. Give classes as integers: targets.long()."
+                f"logits' shape, but got {_both(logits, targets)}. Give classes as integers: targets.long()."
             )
         return Targets(logits, _on_device_of(logits, targets.argmax(1)), are_known=True)
     if targets.is_complex() or targets.shape not in ((len(logits),), (len(logits), 1)):
         raise ArgumentError(
-            f"feedback: targets that are integers are one class per sample, but got {got}. Give those, or "
-            "shares of the classes (targets.float() of a one-hot encoding), or losses=."
+            "feedback: targets that are integers are one class per sample, but got "
+            f"{_both(logits, targets)}. Give those, or shares of the classes (targets.float() of a "
+            "one-hot encoding), or losses=."
         )
     classes = targets.reshape(-1).to(torch.int64)
     are_known = _is_at_hand(classes)
@@ -77,6 +79,10 @@ def _is_at_hand(values: torch.Tensor) -> bool:
 
 def _on_device_of(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
     return classes.to(device=logits.device, non_blocking=True)
+
+
+def _both(logits: torch.Tensor, targets: torch.Tensor) -> str:
+    return f"logits {_shown(logits)} and targets {_shown(targets)}"
 
 
 def _shown(value: object) -> str:

@@ -51,6 +51,8 @@ class RedundantGroups:
     """What `find_redundancy` found in a dataset of `size` samples.
 
     >>> groups = RedundantGroups.of([[0, 3], [1, 2, 5]], size=6)
+    >>> groups
+    RedundantGroups(2 groups of 5 samples, of 6)
     >>> len(groups), groups.samples, groups.copies
     (2, 5, 3)
     >>> groups.numbers().tolist()
@@ -88,6 +90,9 @@ class RedundantGroups:
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    def __repr__(self) -> str:
+        return f"RedundantGroups({len(self):,} groups of {self.samples:,} samples, of {self.size:,})"
 
     @property
     def samples(self) -> int:

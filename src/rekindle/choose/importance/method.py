@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.choose.duplicates.groups_file import RedundantGroups
 from rekindle.choose.scores import Scores
 from rekindle.errors import StateError
 
@@ -161,6 +162,8 @@ def _original(method: object) -> object:
 
 
 def _plain(value: object) -> Parameter:
+    if isinstance(value, RedundantGroups):
+        value = value.numbers()
     if isinstance(value, np.ndarray):
         return f"array {value.shape} {zlib.crc32(np.ascontiguousarray(value).tobytes()):08x}"
     if isinstance(value, tuple):
