@@ -1,9 +1,10 @@
 """What a dataset did with its transform, sample by sample: how often it called it, and where the results are.
 
-The transform is replaced by its first steps, which note every result. These are looked for in the sample, by
-identity. So it is known of each sample which of its parts have to be finished, and how: none, if the dataset
-did not call its transform; two, if it made two views; an image and its mask together, if it gave both to one
-call. What the dataset has made of a result before it returned it cannot be finished: that is an error.
+The transform is replaced by its first steps, which note every result, and return an `Unfinished` for each of
+its values. These are looked for in the sample. So it is known of each sample which of its parts have to be
+finished, and how: none, if the dataset did not call its transform; two, if it made two views; an image and
+its mask together, if it gave both to one call. What the dataset has made of a result before it returned it
+cannot be finished: that is an error.
 
 A record is written as text: a tuple of calls, each a form (`ONE`, `SEVERAL` or `NAMED`) and the result as
 nested tuples, in which ("@", path) is a part of the sample, ("=", value) a plain value, and ("(", …),
@@ -13,21 +14,29 @@ nested tuples, in which ("@", path) is a part of the sample, ("=", value) a plai
 from __future__ import annotations
 
 import ast
-import copy
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import numpy as np
-import torch
-
-from rekindle.core.samples import Sample
+from rekindle.core.samples import Index, Sample
 from rekindle.errors import ArgumentError
 from rekindle.prepare.rgb import is_pillow
 from rekindle.prepare.third_party_transforms import TakesArrays
+from rekindle.reuse.unfinished import (
+    PLAIN,
+    Recording,
+    Unfinished,
+    base_of,
+    current_recording,
+    given_items,
+    is_opened,
+    items_of,
+    of_recording,
+    unfinished,
+    value_of,
+)
 
 ONE, SEVERAL, NAMED = range(3)  # how a transform is called: with one value, several, or values by name
 
@@ -37,34 +46,6 @@ Template: TypeAlias = tuple[Any, ...]
 Call: TypeAlias = tuple[int, Sample]
 # Steps, as a function of the form of a call and its value: a tuple for `SEVERAL`, a dict for `NAMED`.
 Run: TypeAlias = Callable[[int, Sample], Sample]
-
-_PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-class _Marked:
-    """A number or text that a transform returned, to be told from an equal one; what is made of it is not."""
-
-    plain: Callable[[], int | float | str]
-
-
-class _Int(int, _Marked):
-    def plain(self) -> int:
-        return int(self)
-
-
-class _Float(float, _Marked):
-    def plain(self) -> float:
-        return float(self)
-
-
-class _Str(str, _Marked):
-    __slots__ = ()
-
-    def plain(self) -> str:
-        return "".join(self)
-
-
-_MARKED: dict[type, Callable[[Any], _Marked]] = {int: _Int, float: _Float, str: _Str}
 
 
 class NotFinishedError(Exception):
@@ -76,8 +57,7 @@ class FirstSteps(TakesArrays):
 
     def __init__(self, run: Run, takes_arrays: bool) -> None:
         self._run, self.takes_arrays = run, takes_arrays
-        self._of_thread = threading.local()
-        self._recording = 0  # threads
+        self._recordings: set[Recording] = set()  # of all threads
 
     def __getstate__(self) -> tuple[Run, bool]:
         return self._run, self.takes_arrays
@@ -86,35 +66,47 @@ class FirstSteps(TakesArrays):
         self.__init__(*state)  # type: ignore[misc]
 
     @contextmanager
-    def recording(self) -> Iterator[list[Call]]:
+    def recording(self, index: Index, dataset: object) -> Iterator[Recording]:
         """A context that notes the calls in this thread: their forms and what they returned."""
-        calls: list[Call] = []
-        self._of_thread.calls = calls
-        self._recording += 1
-        try:
-            yield calls
-        finally:
-            self._recording -= 1
-            self._of_thread.calls = None
+        with Recording(index, dataset) as recording:
+            self._recordings.add(recording)
+            try:
+                yield recording
+            finally:
+                self._recordings.discard(recording)
 
     def __call__(self, *values: Sample, **named: Sample) -> Sample:
-        calls = getattr(self._of_thread, "calls", None)
-        if calls is None and self._recording:
-            raise ArgumentError(
-                "the dataset calls its transform in a thread of its own, where it cannot be seen for which "
-                "sample that is. Call it in `__getitem__` itself, or leave out reuse=."
-            )
-        form, given = as_form(values, named)
+        recording = current_recording()
+        if recording is None:
+            self._refuse_other_threads()
+            return self._run(*as_form(values, named))
+        try:
+            form, given = as_form(values, named)
+        except TypeError as error:
+            raise recording.refused(f"calls its transform in a way that cannot be split: {error}") from None
+        if (form == NAMED) != self.takes_arrays:
+            names = f"values by name: {', '.join(given)}" if form == NAMED else "values that have no names"
+            raise recording.refused(f"calls its transform with {names}, which cannot be split")
         result = self._run(form, given)
-        if calls is None:
-            return result
-        known = {id(part) for part in _parts_of(given)}
-        known.update(id(part) for _, earlier in calls for part in _parts_of(earlier))
-        result = _with_identity(result, known)
-        if form == ONE and type(result) in _MARKED:
-            result = _MARKED[type(result)](result)
-        calls.append((form, result))
-        return result
+        if is_pillow(result) and any(result is part for part in values):
+            result = result.copy()  # The dataset may go on to draw on what it has given.
+        if form == ONE and type(result) in (int, float, str):
+            held: Sample = Unfinished(result, recording)
+        else:
+            held = unfinished(result, recording)
+        recording.calls.append((form, held))
+        return held
+
+    def _refuse_other_threads(self) -> None:
+        if not self._recordings:
+            return
+        error = ArgumentError(
+            "the dataset calls its transform in a thread of its own, where it cannot be seen for which "
+            "sample that is. Call it in `__getitem__` itself, or leave out reuse=."
+        )
+        for recording in tuple(self._recordings):  # The dataset may catch the error.
+            recording.refusal = recording.refusal or error
+        raise error
 
 
 def as_form(values: tuple[Sample, ...], named: dict[str, Sample]) -> Call:
@@ -126,27 +118,19 @@ def as_form(values: tuple[Sample, ...], named: dict[str, Sample]) -> Call:
     return (ONE, values[0]) if len(values) == 1 else (SEVERAL, values)
 
 
-def recorded(sample: Sample, calls: list[Call]) -> tuple[str, Sample]:
-    """A record of these calls, and the sample; LookupError if a result is not in the sample as it was."""
+def recorded(sample: Sample, recording: Recording) -> tuple[str, Sample]:
+    """A record of the calls, and the sample so far; LookupError if a result is not in it as it was."""
     places: dict[int, list[Path]] = {}
-    _find_places(sample, (), places)
-    record = tuple((form, _template(result, places)) for form, result in calls)
-    for _, result in calls:
-        if isinstance(result, _Marked):
-            (path,) = places[id(result)]
-            sample = _replaced(sample, path, 0, result.plain())
-    return repr(record), sample
+    sample = _with_values(sample, (), places, recording)
+    return repr(tuple((form, _template(held, places)) for form, held in recording.calls)), sample
 
 
 def finished(sample: Sample, record: str, run: Run) -> Sample:
     """The sample with the last steps applied to all that the first ones were; NotFinishedError if not so."""
     for form, template in _parsed(record):
         made = run(form, _filled(template, sample))
-        if template[0] == "@":
-            sample = _replaced(sample, template[1], 0, made)
-        else:
-            for path, part in _placed(template, made):
-                sample = _replaced(sample, path, 0, part)
+        for path, part in [*_placed(template, made)]:
+            sample = _replaced(sample, path, 0, part)
     return sample
 
 
@@ -156,34 +140,48 @@ def _parsed(record: str) -> tuple[tuple[int, Template], ...]:
     return calls
 
 
-def _find_places(value: Sample, path: Path, places: dict[int, list[Path]]) -> None:
-    """Where everything is in a sample, by identity."""
+def _with_values(value: Sample, path: Path, places: dict[int, list[Path]], recording: Recording) -> Sample:
+    """The sample with the values for what stands for them; `places` has where that was, by identity."""
     kind = type(value)
-    if kind in _PLAIN:
-        return
-    places.setdefault(id(value), []).append(path)
-    if kind is dict:
-        for key, part in value.items():
-            _find_places(part, (*path, key), places)
-    elif isinstance(value, list | tuple):
-        for key, part in enumerate(value):
-            _find_places(part, (*path, key), places)
-
-
-def _template(result: Sample, places: dict[int, list[Path]]) -> Template:
-    kind = type(result)
-    if kind in _PLAIN:
-        if kind is float and not math.isfinite(result):
+    if kind is Unfinished:
+        if not of_recording(value, recording):
             raise LookupError
-        return "=", result
-    found = places.get(id(result), ())
-    if len(found) == 1:
+        places.setdefault(id(value), []).append(path)
+        return value_of(value)
+    if kind in PLAIN:
+        return value
+    base = base_of(value)
+    if base is not None:
+        places.setdefault(id(value), []).append(path)
+    elif not (kind is dict or kind is list or isinstance(value, tuple)):
+        return value
+    parts = {key: _with_values(part, (*path, key), places, recording) for key, part in items_of(value)}
+    if base is None and all(part is parts[key] for key, part in items_of(value)):
+        return value
+    if base is dict or kind is dict:
+        return parts
+    return _of_kind(base or kind, parts.values())
+
+
+def _template(held: Sample, places: dict[int, list[Path]]) -> Template:
+    kind = type(held)
+    found = places.get(id(held), ())
+    if kind is Unfinished:
+        if len(found) != 1:
+            raise LookupError
         return "@", found[0]
-    if not found and kind is dict:
-        return "{", *((key, _template(part, places)) for key, part in result.items())
-    if not found and kind in (list, tuple):
-        return "[" if kind is list else "(", *(_template(part, places) for part in result)
-    raise LookupError
+    if kind in PLAIN:
+        if kind is float and not math.isfinite(held):
+            raise LookupError
+        return "=", held
+    if len(found) == 1 and not is_opened(held):
+        return "@", found[0]
+    if found and not is_opened(held):
+        raise LookupError
+    parts = given_items(held)
+    if base_of(held) is dict:
+        return "{", *((key, _template(part, places)) for key, part in parts)
+    return "[" if base_of(held) is list else "(", *(_template(part, places) for _, part in parts)
 
 
 def _filled(template: Template, sample: Sample) -> Sample:
@@ -205,6 +203,8 @@ def _placed(template: Template, made: Sample) -> Iterator[tuple[Path, Sample]]:
     """The parts of a new result, by their places in the sample; NotFinishedError if it is built otherwise."""
     sign, *parts = template
     if sign == "@":
+        if made is None:
+            raise NotFinishedError("the last steps return None for what the first ones have made")
         yield parts[0], made
     elif sign == "=":
         if type(made) is not type(parts[0]) or made != parts[0]:
@@ -232,33 +232,9 @@ def _replaced(sample: Sample, path: Path, depth: int, part: Sample) -> Sample:
         return {**sample, key: _replaced(sample[key], path, depth + 1, part)}
     parts = list(sample)
     parts[key] = _replaced(parts[key], path, depth + 1, part)
-    if type(sample) is list:
-        return parts
-    return tuple(parts) if type(sample) is tuple else type(sample)(*parts)  # a named tuple
+    return _of_kind(type(sample), parts)
 
 
-def _parts_of(value: Sample) -> Iterator[Sample]:
-    """What a value consists of, without plain values and the containers themselves."""
-    if type(value) is dict:
-        for part in value.values():
-            yield from _parts_of(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _parts_of(part)
-    elif type(value) not in _PLAIN:
-        yield value
-
-
-def _with_identity(result: Sample, known: set[int]) -> Sample:
-    """The same result, but no part of it is one of the known objects: these may be in the sample as well."""
-    if type(result) is dict:
-        return {key: _with_identity(part, known) for key, part in result.items()}
-    if type(result) in (list, tuple):
-        return type(result)([_with_identity(part, known) for part in result])
-    if id(result) not in known:
-        return result
-    if isinstance(result, np.ndarray):
-        return result.view()
-    if is_pillow(result):
-        return result.copy()
-    return copy.copy(result) if isinstance(result, torch.Tensor) else result
+def _of_kind(kind: type, parts: Iterable[Sample]) -> Sample:
+    """A list or tuple of these; other types are named tuples."""
+    return kind(parts) if kind in (list, tuple) else kind(*parts)

@@ -15,22 +15,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Index, MapStyleDataset, Sample
 from rekindle.errors import ArgumentError, DecodeError
 from rekindle.prepare.native import NativeDataset
 from rekindle.reuse.compose_search import Compose, FoundCompose, with_compose_replaced
 from rekindle.reuse.layers import Layer, Transform
 from rekindle.reuse.recorded_calls import NAMED, ONE, FirstSteps, NotFinishedError, Run, finished, recorded
+from rekindle.reuse.unfinished import HOW_TO_FINISH, Unfinished
 
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
 
 BEFORE_DECODING = -1
-HOW_TO_FINISH = (
-    "Leave in the dataset what may be cached, and do the rest afterwards, for each use: "
-    "DataLoader(…, reuse=…, final_transform=finish), where `def finish(sample): image, label = sample; "
-    "return last_steps(image), label`."
-)
 
 
 class NativeSplit:
@@ -145,15 +142,25 @@ class ComposeSplit(TorchSplit):
 
     def partial(self, index: Index) -> tuple[str, Sample]:
         """What is cached of a sample."""
-        with self._first.recording() as calls:
-            sample = self._partial[index]
+        with self._first.recording(index, self._partial) as recording:
+            try:
+                sample = self._partial[index]
+            except Exception as error:
+                if is_interrupt(error) or error is recording.refusal:
+                    raise
+                if recording.refusal is None and Unfinished.__name__ in str(error):
+                    recording.refused_use(f"{type(error).__name__}: {error}")  # by C code, which asks nothing
+                if recording.refusal is None:
+                    raise
+                raise recording.refusal from error
+        if recording.refusal is not None:
+            raise recording.refusal
         try:
-            return recorded(sample, calls)
+            return recorded(sample, recording)
         except LookupError:
-            kind = type(self._partial).__name__
-            raise ArgumentError(
-                f"sample {index}: {kind} changes what its transform returns, so the last of its steps cannot "
-                f"be done later. {HOW_TO_FINISH}"
+            raise recording.refused(
+                "changes what its transform returns, or keeps it in what is no tuple, list or dict, so the "
+                "last of its steps cannot be done later"
             ) from None
 
     def finish(self, index: Index, cached: Sample) -> Sample:
