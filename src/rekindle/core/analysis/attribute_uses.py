@@ -13,15 +13,14 @@ from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType
 
+from rekindle.core.analysis.code_names import NAMED_BY_TEXT, REACHES_ANYTHING
+
 # A function that uses one of these may get at any attribute.
-_ANY_ATTRIBUTE = frozenset(
-    {
-        "getattr", "vars", "attrgetter", "methodcaller", "getattr_static", "getmembers", "__dict__",
-        "__getattribute__", "__reduce__", "__reduce_ex__", "__getstate__", "globals", "locals", "eval",
-        "exec", "_getframe", "currentframe", "get_referrers", "get_objects", "get_referents", "asdict",
-        "astuple",
-    }
-)  # fmt: skip
+_ANY_ATTRIBUTE = (
+    REACHES_ANYTHING
+    | NAMED_BY_TEXT
+    | {"getmembers", "__dict__", "__reduce__", "__reduce_ex__", "__getstate__", "asdict", "astuple"}
+)
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "NOT_TAKEN"})
 _TESTS = frozenset({"GET_ITER", "CONTAINS_OP", "TO_BOOL", "IS_OP", "UNARY_NOT"})
 _UNARY = frozenset({"UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_NOT", "TO_BOOL"})

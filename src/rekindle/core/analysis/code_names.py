@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterator
 from types import CodeType
 
+# Names by which code reaches what it does not name: any global or module, and what frames refer to.
+REACHES_ANYTHING = frozenset(
+    {
+        "PyDLL", "_current_frames", "_getframe", "__builtins__", "__globals__", "__import__",
+        "__subclasses__", "ag_frame", "cr_frame", "currentframe", "eval", "exec", "exec_module", "f_back",
+        "f_builtins", "f_globals", "f_locals", "get_objects", "get_referents", "get_referrers",
+        "get_type_hints", "getclosurevars", "getline", "getlines", "getmodule", "gi_frame", "globals",
+        "import_module", "import_string", "load_module", "locals", "locate", "modules", "py_object",
+        "pythonapi", "reload", "resolve_name", "run_module", "run_path", "safeimport", "tb_frame", "vars",
+        "walk_stack", "walk_tb",
+    }
+)  # fmt: skip
+# With these, a text names an attribute.
+NAMED_BY_TEXT = frozenset({"__getattribute__", "attrgetter", "getattr", "getattr_static", "methodcaller"})
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
 _ALL_NAMES_OF_CODE: dict[int, tuple[CodeType, frozenset[str]]] = {}
@@ -23,6 +38,23 @@ def all_names(code: CodeType) -> frozenset[str]:
                 names |= all_names(constant)
         known = _ALL_NAMES_OF_CODE[id(code)] = (code, frozenset(names))
     return known[1]
+
+
+def may_reach_anything(code: CodeType) -> bool:
+    """Whether code may reach objects that it does not name, `getattr(function, "__globals__")` included."""
+    names = all_names(code)
+    if not names.isdisjoint(REACHES_ANYTHING):
+        return True
+    return not names.isdisjoint(NAMED_BY_TEXT) and any(map(REACHES_ANYTHING.__contains__, _texts(code)))
+
+
+def _texts(code: CodeType) -> Iterator[str]:
+    """The names in the texts of code: two in "a.b"."""
+    for constant in code.co_consts:
+        if type(constant) is str:
+            yield from constant.split(".")
+        elif type(constant) is CodeType:
+            yield from _texts(constant)
 
 
 def global_names(code: CodeType) -> frozenset[str]:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rekindle.core.analysis.code_names import all_names, global_names, imported_names
+from rekindle.core.analysis.code_names import (
+    REACHES_ANYTHING,
+    all_names,
+    global_names,
+    imported_names,
+    may_reach_anything,
+)
 from rekindle.core.analysis.file_reads import code_reads_files, library_reads_files
 from rekindle.core.analysis.look_at_values import Handler
 from rekindle.core.analysis.object_state import (
@@ -26,13 +32,8 @@ from rekindle.core.analysis.object_state import (
 if TYPE_CHECKING:
     from rekindle.core.analysis.look import Look
 
-# A function that calls one of these may read any global.
-_READS_ANYTHING = frozenset(
-    {
-        "globals", "eval", "exec", "__import__", "import_module", "modules", "vars", "locals", "getline",
-        "getlines",
-    }
-)  # fmt: skip
+# They make objects of classes that only their bytes name.
+_UNPICKLING = frozenset({"_pickle", "cloudpickle", "dill", "joblib", "pickle"})
 
 # Entries of a class that say nothing about what its code does.
 NOT_OF_INTEREST = frozenset(
@@ -87,6 +88,7 @@ def _builtin(look: Look, value: types.BuiltinFunctionType) -> None:
     if owner is None or type(owner) is types.ModuleType:
         look.by_identity(value)
         module = value.__module__ or getattr(owner, "__name__", None)
+        _leave_out_reach(look, value.__name__, module)
         look.reads_files = look.reads_files or library_reads_files(module, value.__name__)
     else:
         look.note(value.__name__)
@@ -107,10 +109,11 @@ def _function(look: Look, value: types.FunctionType) -> None:
     reached = value.__globals__
     module = dict.get(reached, "__name__")
     if type(module) is str and IN_LIBRARY[module]:
+        _leave_out_reach(look, value.__name__, module)
         look.reads_files = look.reads_files or library_reads_files(module, value.__name__)
         return
     names, every = global_names(value.__code__), all_names(value.__code__)
-    if every & _READS_ANYTHING:
+    if may_reach_anything(value.__code__):
         look.leave_out(f"{value.__qualname__} may read any global")
     imported = imported_names(value.__code__)
     for name in imported:
@@ -124,6 +127,14 @@ def _function(look: Look, value: types.FunctionType) -> None:
     for found in everything:
         if found is not _NOTHING and id(found) not in pythons_own:
             look.read(found)
+
+
+def _leave_out_reach(look: Look, name: str, module: object) -> None:
+    """Note a function of a library by which any global may be read, whatever the script calls it."""
+    if name in REACHES_ANYTHING:
+        look.leave_out(f"{module}.{name} may read any global")
+    elif module in _UNPICKLING:
+        look.leave_out(f"{module}.{name} may make objects of any class")
 
 
 def _is_loaded(name: str, reached: dict[str, object]) -> bool:
@@ -149,6 +160,8 @@ def _module(look: Look, value: types.ModuleType) -> None:
     entries = types.ModuleType.__getattribute__(value, "__dict__")
     look.by_identity(value)
     name = dict.get(entries, "__name__")
+    if name in _UNPICKLING:
+        look.leave_out(f"{name} may make objects of any class")
     if is_library(name) or not look.follows_code:
         return
     if name == "__main__":

@@ -30,7 +30,13 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
-from rekindle.core.analysis.code_names import all_names, global_names, imported_names
+from rekindle.core.analysis.code_names import (
+    NAMED_BY_TEXT,
+    REACHES_ANYTHING,
+    all_names,
+    global_names,
+    imported_names,
+)
 from rekindle.core.analysis.object_state import (
     GENERATORS,
     GLOBAL_GENERATORS,
@@ -90,13 +96,7 @@ _DRAWS_FROM_TORCH = frozenset(
     }
 )  # fmt: skip
 # Names by which any code may be reached, or an object that nobody has looked at.
-_REACHES_ANYTHING = frozenset(
-    {
-        "__builtins__", "__dict__", "__import__", "__subclasses__", "attrgetter", "eval", "exec",
-        "f_globals", "getattr", "globals", "import_module", "load", "loads", "locals", "methodcaller",
-        "modules", "sample", "vars",
-    }
-)  # fmt: skip
+_REACHES_ANYTHING = REACHES_ANYTHING | NAMED_BY_TEXT | {"__dict__", "load", "loads", "sample"}
 _OF_GENERATORS = {
     id(generator): frozenset({name})
     for generator, name in zip(GLOBAL_GENERATORS, ("python", "numpy", "torch"), strict=True)
