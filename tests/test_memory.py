@@ -51,6 +51,20 @@ def test_a_view_keeps_its_batch_alive(hold, every):
         assert np.array_equal(np.asarray(view), copy)
 
 
+def as_long_as_asked(lengths):
+    return torch.ones(lengths[0])
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_batches_that_grow_a_little_each_are_whole_while_all_are_held(runner):
+    """A slot has room to the end of its last page: such a batch fits one that was made for a smaller one."""
+    lengths = range(20_000, 60_000, 997)
+    loader = rk.DataLoader(lengths, batch_size=1, collate_fn=as_long_as_asked, **RUNNERS[runner])
+    kept = list(loader)
+    assert [len(batch) for batch in kept] == [*lengths]
+    assert all(batch.all() for batch in kept)
+
+
 def test_one_part_of_a_batch_keeps_its_own_values():
     loader = make("rows")
     small = [small for _, small in loader]

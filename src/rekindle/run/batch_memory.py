@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.run import batch_pickle
 from rekindle.run.in_flight_batch import InFlightBatch
 from rekindle.run.slots import SlotPool
 
 _MOST_HELD = 8  # batches: some are kept to look at; who keeps them all would use up the descriptors
 
 
-def of_batch(batch: InFlightBatch, slots: SlotPool, batch_nbytes: int) -> NDArray[np.uint8]:
-    """What the batch's tensors will refer to; packed batches have up to `batch_nbytes`."""
-    packed = batch.results[-1][1].packed
+def of_batch(batch: InFlightBatch, slots: SlotPool) -> NDArray[np.uint8]:
+    """What the batch's tensors will refer to."""
+    done = batch.results[-1][1]
+    packed = done.packed
     if packed is not None:
         free(batch, slots)
         return np.frombuffer(bytearray(packed), dtype=np.uint8)
@@ -21,7 +23,7 @@ def of_batch(batch: InFlightBatch, slots: SlotPool, batch_nbytes: int) -> NDArra
     if slots.leased < _MOST_HELD:
         return slots.lease(batch.slot)
     # The training loop keeps its batches: this one gets memory of its own, and the slot goes on.
-    used = batch.layout.nbytes if batch.layout is not None else batch_nbytes
+    used = batch.layout.nbytes if batch.layout is not None else batch_pickle.packed_nbytes(done.sizes or [])
     copy = batch.slot.array[:used].copy()
     free(batch, slots)
     return copy

@@ -30,7 +30,7 @@ class Encoded:
     @property
     def nbytes(self) -> int:
         """The bytes that `pack` needs."""
-        return _end(self._sizes())[-1]
+        return packed_nbytes(self._sizes())
 
     def _sizes(self) -> list[int]:
         return [len(self.stream), *(buffer.raw().nbytes for buffer in self.buffers)]
@@ -62,6 +62,11 @@ def _encoded(value: Batch | list[Sample], pickler: type[_BatchPickler | _SampleP
     # Positional, because that is how multiprocessing's pickler passes its arguments on.
     pickler(file, pickle.HIGHEST_PROTOCOL, True, buffers.append).dump(value)
     return Encoded(file.getvalue(), buffers)
+
+
+def packed_nbytes(sizes: list[int]) -> int:
+    """The bytes that parts of these sizes take in the memory that they are packed into."""
+    return _end(sizes)[-1]
 
 
 def decode(memory: NDArray[np.uint8], sizes: list[int]) -> Batch:

@@ -352,7 +352,7 @@ class Engine:
             self._free(batch)
             return self._take_ready()  # Nothing is left of this batch.
         if not batch.is_loose:
-            return batch.filled(batch_memory.of_batch(batch, self._slots, self._dispatcher.batch_nbytes))
+            return batch.filled(batch_memory.of_batch(batch, self._slots))
         try:
             self._dispatcher.note_loose()
             return batch.collated(loose_samples.collated(batch))
