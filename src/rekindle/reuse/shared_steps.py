@@ -10,7 +10,8 @@ from collections import OrderedDict, defaultdict, deque
 from types import FunctionType
 
 from rekindle.core.analysis.code_names import global_names
-from rekindle.core.analysis.object_state import is_library, mro_of, near_objects, vars_of
+from rekindle.core.analysis.near_objects import near_objects
+from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
 from rekindle.core.analysis.self_changes import kept_by, reached_functions
 
 _CONTAINERS = (OrderedDict, defaultdict, deque, dict, list, set)

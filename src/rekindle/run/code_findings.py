@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch.utils.data import default_collate, default_convert
 
 from rekindle.core.analysis.held_generators import HeldGenerator, held_generators
-from rekindle.core.analysis.object_state import near_objects
+from rekindle.core.analysis.near_objects import held_objects
 from rekindle.core.analysis.possible_draws import possible_draws
 from rekindle.core.analysis.repeatable import is_repeatable
 from rekindle.core.analysis.self_changes import may_keep_draws, may_read_on
@@ -78,5 +78,5 @@ def _possible(*roots: object) -> tuple[RandomSource, ...]:
 
 def _of_these(held: tuple[HeldGenerator, ...], *roots: object) -> tuple[RandomSource, ...]:
     """Those of the generators that some objects hold."""
-    near = {id(value) for _, value in near_objects(*roots)} if held else set()
+    near = {id(value) for _, value in held_objects(*roots)} if held else set()
     return tuple(one for one in held if id(one.generator) in near)

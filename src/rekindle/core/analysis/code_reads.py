@@ -18,12 +18,8 @@ from typing import NamedTuple
 
 from rekindle.core.analysis.attribute_uses import may_reach_any_attribute
 from rekindle.core.analysis.code_names import all_names, global_names
-from rekindle.core.analysis.object_state import (
-    is_installed,
-    is_library,
-    near_objects,
-    own_classes,
-)
+from rekindle.core.analysis.near_objects import near_objects, own_classes
+from rekindle.core.analysis.object_state import is_installed, is_library
 from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,

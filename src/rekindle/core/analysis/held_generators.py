@@ -1,22 +1,24 @@
 """The generators that a dataset or its transforms hold: Albumentations' own, `self.rng = default_rng(0)`, …
 
 Every worker has a copy of them in the same state, so with torch's loader two workers draw the same numbers,
-and every epoch draws them again. Here they are seeded from the sample's key, as the global ones are. They are
-looked for without running any code of the user's: in attributes, containers, closures and classes, and among
-the globals that functions of the user's read.
+and every epoch draws them again. Here they are seeded from the sample's key, as the global ones are. Where
+they are looked for: `near_objects`.
 """
 
 from __future__ import annotations
 
 import random
+import warnings
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rekindle.core import counter_rng
-from rekindle.core.analysis.object_state import GENERATORS, near_objects
+from rekindle.core.analysis.near_objects import held_objects
+from rekindle.core.analysis.object_state import GENERATORS
 from rekindle.core.public_rng import (
     NumPyGenerator,
     OwnNumPyGenerator,
@@ -26,6 +28,8 @@ from rekindle.core.public_rng import (
     Restore,
     Seeder,
 )
+
+MOST_GENERATORS = 256  # To seed one takes up to 30 µs, and all of them are seeded for each sample.
 
 
 class HeldGenerator:
@@ -48,9 +52,23 @@ class HeldGenerator:
 def held_generators(*roots: object) -> tuple[HeldGenerator, ...]:
     """The generators that these objects hold, apart from the global ones; the same in every copy of them."""
     # By the type: `isinstance` would ask the object for its `__class__`.
-    found = [(path, value) for path, value in near_objects(*roots) if issubclass(type(value), GENERATORS)]
-    sources = ((path, _source(value), value) for path, value in found)
-    return tuple(HeldGenerator(path, source, value) for path, source, value in sources if source is not None)
+    found = [(path, value) for path, value in held_objects(*roots) if issubclass(type(value), GENERATORS)]
+    sources = [(path, source, value) for path, value in found if (source := _source(value)) is not None]
+    if len(sources) > MOST_GENERATORS:
+        warnings.warn(
+            f"the dataset holds {len(sources)} random generators or more, of which {MOST_GENERATORS} are "
+            "seeded for each sample; what is drawn from the others depends on the worker and on what it "
+            "loaded before. Let the dataset and its transforms share one generator, or draw from `random`, "
+            "`numpy.random` or torch's generator",
+            stacklevel=2,
+        )
+    paths = sorted(path for path, _, _ in sources)
+    shared = {path for path, after in pairwise(paths) if path == after}
+    return tuple(
+        # In a set, whose order is another in each process, they are told apart by their states.
+        HeldGenerator(f"{path} {source.mark()!r}" if path in shared else path, source, value)
+        for path, source, value in sources[:MOST_GENERATORS]
+    )
 
 
 def _source(value: object) -> RandomSource | None:

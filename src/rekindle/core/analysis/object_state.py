@@ -1,4 +1,4 @@
-"""What an object consists of, and what is near it, found without running any code of its class.
+"""What an object consists of, found without running any code of its class.
 
 Properties, `__getattr__`, `__class__`, `__eq__` and the like are all the user's code, so nothing here looks
 an attribute up on the object: only in the dictionaries of its class and its own.
@@ -6,25 +6,21 @@ an attribute up on the object: only in the dictionaries of its class and its own
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import site
 import sys
 import sysconfig
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
-from itertools import islice
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
-from rekindle.core.analysis.code_names import global_names
 from rekindle.core.interrupts import is_interrupt
 
 Getter: TypeAlias = Callable[[object], Any]  # of an attribute, from an object that has it
@@ -43,19 +39,12 @@ LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {
     "torchaudio", "torchvision", "tqdm", "transformers", "xxhash",
 }  # fmt: skip
 
-MOST_OBJECTS = 500  # Those near the dataset come first, and transforms are near.
-MOST_ITEMS = 64  # of a container: a longer one holds data
 WITHOUT_PARTS = (
     str, bytes, bytearray, int, float, complex, bool, type(None), np.ndarray, np.generic, np.dtype, range,
     torch.Tensor, torch.dtype, torch.device, types.ModuleType,
 )  # fmt: skip
-_IDS_OF_PLAIN = frozenset(map(id, (str, bytes, int, float, bool, type(None))))  # of most items of containers
-_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)  # methods of an object of C code
-_WITHOUT_ATTRIBUTES = (list, tuple, dict, types.FunctionType, types.MethodType, functools.partial, *_BOUND)
 GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand, torch.default_generator)
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
-# Objects, each with the way to it.
-FoundAt: TypeAlias = Iterator[tuple[str, object]]
 
 
 class NotProvenError(Exception):
@@ -184,7 +173,12 @@ def is_library(module: object) -> bool:
 def is_installed(module: ModuleType) -> bool:
     """Whether a module is Python's or that of any installed package, and not of a script's own files."""
     file = vars(module).get("__file__")
-    return type(file) is not str or os.path.realpath(file).startswith(_FOLDERS)
+    return type(file) is not str or _is_installed_file(file)
+
+
+@cache
+def _is_installed_file(file: str) -> bool:
+    return os.path.realpath(file).startswith(_FOLDERS)
 
 
 @cache
@@ -211,102 +205,3 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _installed_folders()
-
-
-def own_classes(objects: Iterable[object]) -> tuple[type, ...]:
-    """The classes of a script among some objects."""
-    classes = [cast(type, one) for one in objects if type in mro_of(type(one))]
-    return tuple(
-        one for one in classes if is_heap_type(one) and not is_library(vars_of(one).get("__module__"))
-    )
-
-
-def near_objects(*roots: object, with_global: bool = False, without: object = None) -> FoundAt:
-    """The objects that these hold, the nearest first, with the ways to them.
-
-    The global generators are left out unless asked for, and one object `without` which they are to be found.
-    The way to a class of an object is its name.
-    """
-    waiting = deque((str(number), root) for number, root in enumerate(roots))
-    seen = set() if with_global else {*map(id, GLOBAL_GENERATORS)}
-    seen.add(id(without))
-    alive: list[object] = []  # or an id might come to mean another object
-    while waiting and len(alive) < MOST_OBJECTS:
-        path, value = waiting.popleft()
-        if issubclass(type(value), WITHOUT_PARTS) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        alive.append(value)
-        yield path, value
-        try:
-            if not issubclass(type(value), GENERATORS):
-                waiting += _parts(path, value)
-        except Exception as error:  # An object like none before: what it holds stays its own business.
-            if is_interrupt(error):
-                raise
-
-
-def _parts(path: str, value: object) -> FoundAt:
-    """What an object holds, with the way to it."""
-    kind = type(value)
-    if kind in (list, tuple):
-        yield from _items(path, value[:MOST_ITEMS])  # type: ignore[index]
-    elif issubclass(kind, dict):
-        yield from _items(path, [*islice(dict.values(value), MOST_ITEMS)])  # type: ignore[arg-type]
-    elif kind is types.FunctionType:
-        yield from _parts_of_function(path, value)  # type: ignore[arg-type]
-    elif kind is types.MethodType:
-        yield from ((f"{path}.self", value.__self__), (f"{path}.function", value.__func__))  # type: ignore[attr-defined]
-    elif kind in _BOUND:
-        yield f"{path}.self", value.__self__  # type: ignore[attr-defined]
-    elif kind is functools.partial:
-        yield from ((f"{path}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif type in mro_of(kind):
-        yield from _parts_of_class(value)  # type: ignore[arg-type]
-        return
-    if kind not in _WITHOUT_ATTRIBUTES:
-        yield from ((f"{path}.{name}", item) for name, item in attributes_of(value, kind) or ())
-        yield from ((base.__qualname__, base) for base in mro_of(kind))
-
-
-def _items(path: str, items: Sequence[object]) -> FoundAt:
-    if not all(map(_IDS_OF_PLAIN.__contains__, map(id, map(type, items)))):
-        yield from ((f"{path}[{number}]", item) for number, item in enumerate(items))
-
-
-def _parts_of_class(kind: type) -> FoundAt:
-    """The generators of a class and, if it is of the user's, what its methods read."""
-    if not is_heap_type(kind):  # Nobody can put one into a class of C code.
-        return
-    is_own = not is_library(vars_of(kind).get("__module__"))
-    for name, member in [*vars_of(kind).items()]:
-        if issubclass(type(member), GENERATORS):
-            yield f"{kind.__qualname__}.{name}", member
-        elif is_own:
-            if type(member) in (staticmethod, classmethod):
-                member = member.__func__
-            elif type(member) is property:
-                member = member.fget
-            if type(member) is types.FunctionType:
-                yield f"{kind.__qualname__}.{name}", member
-
-
-def _parts_of_function(path: str, function: types.FunctionType) -> FoundAt:
-    for number, cell in enumerate(function.__closure__ or ()):
-        try:
-            yield f"{path}.closure[{number}]", cell.cell_contents
-        except ValueError:  # It has no value yet.
-            continue
-    yield f"{path}.defaults", (function.__defaults__, function.__kwdefaults__)
-    if is_library(function.__module__):
-        return
-    read = function.__globals__
-    for name in sorted(global_names(function.__code__)):
-        if name in read and not _is_library_class(read[name]):
-            yield f"{path} reads {name}", read[name]
-    if function.__dict__:
-        yield f"{path}.attributes", function.__dict__
-
-
-def _is_library_class(value: object) -> bool:
-    return type(value) is type and is_library(vars_of(value).get("__module__"))

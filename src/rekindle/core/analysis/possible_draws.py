@@ -37,16 +37,14 @@ from rekindle.core.analysis.code_names import (
     global_names,
     imported_names,
 )
+from rekindle.core.analysis.near_objects import MOST_ITEMS, MOST_OBJECTS, PYTHONS_MEMBERS, near_objects
 from rekindle.core.analysis.object_state import (
     GENERATORS,
     GLOBAL_GENERATORS,
-    MOST_ITEMS,
-    MOST_OBJECTS,
     WITHOUT_PARTS,
     attributes_of,
     is_library,
     mro_of,
-    near_objects,
     vars_of,
 )
 from rekindle.core.interrupts import is_interrupt
@@ -108,12 +106,6 @@ _BEFORE = frozenset(
 )
 _module_of = type.__dict__["__module__"].__get__  # without asking the class or its metaclass
 _KNOWN_MEMBERS = (*WITHOUT_PARTS, FunctionType, MemberDescriptorType)
-_PYTHONS_MEMBERS = frozenset(
-    {
-        "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__orig_bases__",
-        "__parameters__", "__weakref__", "_abc_impl",
-    }
-)  # fmt: skip
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple})
 # Modules of what holds code unseen: a generator.
 _WRAP_CODE = frozenset({"_thread", "builtins", "functools", "itertools"})
@@ -235,7 +227,7 @@ def _of_class(kind: object) -> Collection[str]:
 def _is_known(name: str, member: object) -> bool:
     """Whether an entry of a class of a script is data, or a function that is looked at."""
     kind = type(member)
-    if name in _PYTHONS_MEMBERS:
+    if name in PYTHONS_MEMBERS:
         return True
     if kind in (list, tuple, dict):
         return _is_data([member], levels=3)

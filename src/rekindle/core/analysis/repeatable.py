@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dis import Instruction
+from functools import _lru_cache_wrapper
 from itertools import pairwise
 from types import (
     BuiltinFunctionType,
@@ -27,15 +28,8 @@ import torch
 from PIL.Image import Image
 
 from rekindle.core.analysis.code_names import all_names, imported_names
-from rekindle.core.analysis.object_state import (
-    GENERATORS,
-    MOST_OBJECTS,
-    attributes_of,
-    is_library,
-    mro_of,
-    near_objects,
-    vars_of,
-)
+from rekindle.core.analysis.near_objects import MOST_OBJECTS, near_objects
+from rekindle.core.analysis.object_state import GENERATORS, attributes_of, is_library, mro_of, vars_of
 from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
@@ -49,6 +43,7 @@ from rekindle.core.interrupts import is_interrupt
 
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple, slice})
 _CODE = frozenset({FunctionType, MethodType, staticmethod, classmethod, property})
+_MEMORY = frozenset({"_lru_cache_wrapper", "_lru_list_elem"})  # of functools, which returns the same again
 # Of these, objects change only where code says so: by a method that is none of the names below.
 _LIBRARIES = frozenset(
     {"PIL", "abc", "albumentations", "datetime", "numpy", "pathlib", "re", "torch", "torchvision", "typing"}
@@ -114,8 +109,9 @@ def _stays(value: object) -> bool:
     """Whether an object changes only by code that is looked at."""
     kind = type(value)
     if kind in _CONTAINERS or kind in _CODE or issubclass(kind, (*GENERATORS, ModuleType)):
-        return kind is not FunctionType or not is_library(value.__module__) or _is_of(value.__module__)
-    if type in mro_of(kind):
+        module = value.__module__ if kind is FunctionType else None
+        return not is_library(module) or _is_of(module) or module == "functools"
+    if type in mro_of(kind) or (_module_of(kind) == "functools" and kind.__name__ in _MEMORY):
         return True
     if kind in (BuiltinFunctionType, MethodWrapperType):
         return value.__name__ in _HARMLESS and value.__name__ not in _CHANGE  # type: ignore[attr-defined]
@@ -150,7 +146,7 @@ def _names_of_modules(function: FunctionType) -> set[str]:
         kind = type(value)
         if value is not None and kind is ModuleType and value.__name__ in _MODULES:
             found |= {name} | _public(value) - _CHANGE
-        elif kind is FunctionType or type in mro_of(kind):
+        elif kind in (FunctionType, _lru_cache_wrapper) or type in mro_of(kind):
             if not is_library(value.__module__):  # Others are known by their names, or not at all.
                 found.add(name)
         elif kind in (int, float, str, bool, type(None)) and name in function.__globals__:

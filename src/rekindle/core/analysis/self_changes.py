@@ -21,7 +21,8 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
 
 from rekindle.core.analysis.code_names import all_names
-from rekindle.core.analysis.object_state import is_library, mro_of, near_objects, vars_of
+from rekindle.core.analysis.near_objects import near_objects
+from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
 
 # Functions and methods of libraries that change what they are called on.
 CHANGING = frozenset(
