@@ -112,7 +112,8 @@ class ReuseSession:
         return self._shared_values.were_changed()
 
     def _look_at_held(self) -> Look:
-        return Look(self.dataset, self._final_transform, budget=_LOOK_SECONDS, code=False, reads=self._reads)
+        held = self.dataset, self._final_transform
+        return Look(*held, budget=_LOOK_SECONDS, code=False, partly=True, reads=self._reads)
 
     def _look(self) -> None:
         """Look at what the parts depend on that are cached from now on."""

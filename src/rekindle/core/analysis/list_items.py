@@ -11,7 +11,9 @@ import ctypes
 import functools
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 # In CPython, a list is its head, the address of its items, and for how many there is room; a tuple its head
@@ -62,3 +64,13 @@ def _compare_bytes() -> Callable[[object, int, int], int] | None:
     some = [object() for _ in range(FEW)]
     right = _are_equal(compare, some, tuple(some)) and not _are_equal(compare, some[::-1], tuple(some))
     return compare if right else None
+
+
+def all_values(dictionaries: Iterable[dict[object, object]]) -> Iterable[object]:
+    """The values of all of these."""
+    return chain.from_iterable(map(dict.values, dictionaries))
+
+
+def lengths(containers: Iterable[Any]) -> list[int]:
+    """How many items each of these has."""
+    return [*map(len, containers)]

@@ -24,7 +24,7 @@ import numpy as np
 
 from rekindle.core.analysis.code_reads import CodeReads
 from rekindle.core.analysis.file_reads import class_reads_files
-from rekindle.core.analysis.list_items import identical
+from rekindle.core.analysis.list_items import all_values, identical, lengths
 from rekindle.core.analysis.look_at_code import CODE, COLLATES, NOT_OF_INTEREST, scripts_collates, switches
 from rekindle.core.analysis.look_at_values import (
     BY_IDENTITY,
@@ -57,6 +57,7 @@ FIRST_BUDGET, BUDGET = 20e-3, 5e-3
 _OBJECT = 2e-6  # to look at an object
 _HELD_OBJECT, _HELD_ITEM = 0.4e-6, 20e-9  # to find that they are the ones known; a byte of an array: BYTE
 _MOST_LEVELS = 64
+_KEPT_BACK, _FEW = 1 / 8, 64  # of what is left of the budget, for what comes after one of a few
 
 _NO_CODE = CodeReads()
 
@@ -66,9 +67,9 @@ class Look:
 
     `earlier` is a look at the same objects: what it has found to be constant is not looked into again.
     Without `code`, functions and classes are told apart, and what they read is not looked at; without
-    `process`, neither are settings of the process.
-    `reads` says what code of theirs may write to numbers of `ctypes`: those are left out, which may be in
-    memory that other processes write to. `forked` is the memory that workers are forked with.
+    `process`, neither are settings of the process. `partly` leaves out attributes and items that are too much
+    and looks at the others. `reads` says what code may write to numbers of `ctypes`: those are left out, as
+    they may be in memory that other processes write to. `forked` is the memory that workers are forked with.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Look:
         budget: float | None = None,
         code: bool = True,
         process: bool = True,
+        partly: bool = False,
         reads: CodeReads = _NO_CODE,
         forked: ForkedArrays | None = None,
     ) -> None:
@@ -86,7 +88,7 @@ class Look:
         self.addresses: list[int] = []  # of the arrays and tensors that were looked at
         # Whether numbers of `ctypes` are looked at where this look is now.
         self.looks_at_numbers = not reads.writes_numbers
-        self._roots, self._reads = roots, reads
+        self._roots, self._reads, self._partly = roots, reads, partly
         self._found = LookFindings()
         self._seen: dict[int, int] = {}  # in which order, by id
         self._states: dict[type, ClassState] = {}
@@ -129,17 +131,12 @@ class Look:
         With `whatever_values`, that they consist of the same objects, whatever bytes arrays hold by now.
         """
         roots = roots or self._roots
-        try:
-            return (
-                self.is_complete
-                and all(map(same_root, roots, self._roots))
-                and len(roots) == len(self._roots)
-                and self._found.are_found_again(whatever_values=whatever_values)
-            )
-        except Exception as error:  # Something changes right now, or is like nothing before.
-            if is_interrupt(error):
-                raise
-            return False
+        return (
+            self.is_complete
+            and all(map(same_root, roots, self._roots))
+            and len(roots) == len(self._roots)
+            and self._found.are_found_again(whatever_values=whatever_values)
+        )
 
     def finds_same(self, earlier: Look) -> bool:
         """Whether all that this look found is as it was; it proves something if both are complete."""
@@ -161,7 +158,18 @@ class Look:
 
     def read(self, value: object) -> None:
         """Look at an attribute, or at what code reads by a name."""
-        self.one(value)
+        kept_back = self._left * _KEPT_BACK if self._partly else 0.0
+        self._left -= kept_back
+        try:
+            self.one(value)
+        except NotProvenError as error:
+            if not self._partly:
+                raise
+            self.note("left out")
+            self.by_identity(value)
+            self.leave_out(str(error))
+        finally:
+            self._left += kept_back
 
     # For those who look at objects of one class or another.
 
@@ -223,15 +231,16 @@ class Look:
             raise NotProvenError("containers are nested too deeply")
         elif kinds <= {list, tuple} and count > 1:
             self.note([*map(type, values)])
-            self.finding(_lengths, values)
+            self.finding(lengths, values)
             self.many(self.holding(chain.from_iterable, values), level + 1)
         elif kinds == {dict} and count > 1:
-            self.finding(_lengths, values)
+            self.finding(lengths, values)
             self.many(self.holding(chain.from_iterable, values), level + 1)
-            self.many(self.holding(_all_values, values), level + 1)
+            self.many(self.holding(all_values, values), level + 1)
         else:
+            look = self.read if self._partly and count <= _FEW else self.one
             for value in values:
-                self.one(value)
+                look(value)
 
     def _are_constant(self, values: Iterable[object], kinds: set[type]) -> bool:
         """Whether all of these are plain, or tuples of what is."""
@@ -387,11 +396,3 @@ def _defined_entries(kind: type) -> list[object]:
 def _halves(entries: Sequence[object]) -> tuple[Sequence[object], Sequence[object]]:
     """The names and what they mean, of one sequence of both."""
     return entries[: len(entries) // 2], entries[len(entries) // 2 :]
-
-
-def _all_values(dictionaries: Iterable[dict[object, object]]) -> Iterable[object]:
-    return chain.from_iterable(map(dict.values, dictionaries))
-
-
-def _lengths(containers: Iterable[Any]) -> list[int]:
-    return [*map(len, containers)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rekindle.core.analysis.list_items import FEW, identical, same_items
+from rekindle.core.interrupts import is_interrupt
 
 Reader = Callable[[Any], Iterable[object]]
 Finder = Callable[[Any], object]
@@ -38,6 +39,14 @@ class LookFindings:
 
     def are_found_again(self, *, whatever_values: bool) -> bool:
         """Whether all objects are those that they were, hold what they held, and have the same values."""
+        try:
+            return self._are_found_again(whatever_values=whatever_values)
+        except Exception as error:  # Something changes right now, or is like nothing before.
+            if is_interrupt(error):
+                raise
+            return False
+
+    def _are_found_again(self, *, whatever_values: bool) -> bool:
         if not all(map(operator.is_, map(type, self.objects), self.kinds)):
             return False
         for read, holder, held in self.held:
