@@ -12,6 +12,7 @@ import rekindle as rk
 from main_process import LEAVE, WAIT_AND_CATCH, WAIT_FROM_THE_START, main_process, processes_of
 from mortal import Draws, Sleeps, SleepsFreely, Tensors, kill, parent_of, ready_workers
 from rekindle.run import process_pool, thread_pool
+from waiting import eventually
 
 # Closing. Workers are busy for an hour: whoever waits for them runs into a timeout.
 
@@ -181,4 +182,5 @@ def test_leaving_the_interpreter_ends_everything_whatever_the_workers_are_at(tmp
         _, err = script.communicate()
         assert script.returncode == 0
         assert err == ""
-        assert not processes_of(script)
+        # `spawn` has a process of Python's own that sees only now that the script is gone, and ends.
+        eventually(lambda: not processes_of(script))

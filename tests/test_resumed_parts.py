@@ -52,6 +52,45 @@ def test_another_number_of_workers_reads_the_rest(kind: str, first: int, second:
     assert sorted(values(loader)) == whole, "the next epoch has them all"
 
 
+def _same(row: dict[str, int]) -> dict[str, int]:
+    return row
+
+
+def concatenated(kind: str) -> Any:
+    """Streams one after the other. Parts of them may have other members than the whole."""
+    datasets = pytest.importorskip("datasets")
+    first, second = (
+        datasets.Dataset.from_dict({"x": list(range(*numbers))}).to_iterable_dataset(num_shards=shards)
+        for numbers, shards in (((0, 20), 1 if kind == "few" else 3), ((20, SAMPLES), 1))
+    )
+    if kind == "interleaved":
+        both = datasets.concatenate_datasets([first, second])
+        more = datasets.Dataset.from_dict({"x": list(range(SAMPLES, 90))}).to_iterable_dataset(num_shards=4)
+        strategy = "all_exhausted_without_replacement"
+        return datasets.interleave_datasets([both, more], stopping_strategy=strategy)
+    # What is behind a map is not read as an Arrow table: the part of a worker without it is read otherwise.
+    return datasets.concatenate_datasets([first.map(_same) if kind == "mixed" else first, second])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["few", "mixed", pytest.param("interleaved", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 2), (2, 0), pytest.param(4, 1, marks=pytest.mark.slow), pytest.param(0, 2, marks=pytest.mark.slow)],
+)
+def test_concatenated_streams_go_on_with_any_number_of_workers(kind: str, before: int, after: int) -> None:
+    whole = values(load(concatenated(kind), before))
+    for batches in (1, 3):
+        loader = load(concatenated(kind), before)
+        seen = values(islice(iter(loader), batches))
+        resumed = load(concatenated(kind), after)
+        resumed.load_state_dict(through_a_file(loader.state_dict()))
+        rest = values(resumed)
+        assert sorted(seen + rest) == sorted(whole)
+        if before == after:
+            assert seen + rest == whole
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 0)])
 def test_a_stream_resumes_in_the_epoch_it_was_told(before: int, after: int) -> None:
     dataset = stream("shuffled")

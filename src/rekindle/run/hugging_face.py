@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from rekindle.core.state_fields import MOST_EPOCHS, StateFields
 from rekindle.errors import ArgumentError
 
 # Where such a dataset keeps a loaded state. Every later pass of the same epoch would start there again.
 _LOADED = "_starting_state_dict"
+# Makes the whole stream, of which a worker then takes its part.
+_PREPARE = "_prepare_ex_iterable_for_iteration"
 
 
 def is_hugging_face(dataset: object) -> bool:
@@ -20,9 +23,30 @@ def is_hugging_face(dataset: object) -> bool:
     return hasattr(dataset, _LOADED) and hasattr(dataset, "_ex_iterable")
 
 
+def load_state(dataset: Any, state: dict[str, Any] | None) -> None:
+    """Load a state of such a dataset. In a worker it is that of a part.
+
+    `datasets` loads that into the whole stream, too, before it takes the part. Where the two differ in more
+    than their shards, as with `concatenate_datasets`, that fails.
+    """
+    dataset.load_state_dict(state)
+    if get_worker_info() is not None and hasattr(dataset, _PREPARE):
+        vars(dataset)[_PREPARE] = partial(_prepared_without_state, dataset)
+
+
+def _prepared_without_state(dataset: Any, *arguments: Any, **keywords: Any) -> Any:
+    state = getattr(dataset, _LOADED)
+    setattr(dataset, _LOADED, None)
+    try:
+        return getattr(type(dataset), _PREPARE)(dataset, *arguments, **keywords)
+    finally:
+        setattr(dataset, _LOADED, state)
+
+
 def forget_loaded_state(dataset: object) -> None:
     """Let the next pass begin at the beginning; the one that has begun goes on from the state."""
     setattr(dataset, _LOADED, None)
+    vars(dataset).pop(_PREPARE, None)
 
 
 def epoch_of(dataset: object) -> int:
@@ -63,12 +87,18 @@ def split_again(dataset: Any, rank: int, world: int) -> Any:
 
 
 def loses_samples(dataset: object) -> bool:
-    """Whether the dataset's state is without samples that it holds: those in the buffer of `shuffle`."""
-    found = [getattr(dataset, "_ex_iterable", None)]
+    """Whether the dataset's state is without samples that it has read: then they are skipped instead.
+
+    Those in the buffer of `shuffle`; and, of concatenated streams of which some are read as Arrow tables and
+    others are not (after `map`, say), the rest of a table, in a worker that reads only the former.
+    """
+    found: list[Any] = [getattr(dataset, "_ex_iterable", None)]
     while found:
         one = found.pop()
         if hasattr(one, "buffer_size"):
             return True
-        found += [getattr(one, "ex_iterable", None)] if hasattr(one, "ex_iterable") else []
-        found += getattr(one, "ex_iterables", [])
+        members = getattr(one, "ex_iterables", [])
+        if len({getattr(member, "iter_arrow", None) is None for member in members}) > 1:
+            return True
+        found += [*members, *([one.ex_iterable] if hasattr(one, "ex_iterable") else [])]
     return False

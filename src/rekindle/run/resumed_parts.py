@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, _utils
 
 from rekindle.core.samples import Sample
 from rekindle.errors import StateError
-from rekindle.run.hugging_face import split_again
+from rekindle.run.hugging_face import load_state, split_again
 
 RESUMED = "resumed_parts"  # the name of such parts in what is saved of an iterator
 _END = object()
@@ -114,7 +114,7 @@ class ResumedParts:
         copy = object.__new__(type(self._dataset))
         copy.__dict__ = dict(vars(self._dataset))
         read = copy if not part["world"] else split_again(copy, part["rank"], part["world"])
-        read.load_state_dict(part["state"])
+        load_state(read, part["state"])
         reader: _Reader = read
         return reader
 

@@ -26,7 +26,7 @@ from rekindle.reuse.echo_stream import Echoed, EchoStream
 from rekindle.reuse.finished_stream import FinishedSamples, FinishedStream
 from rekindle.run.code_findings import DRAW_NOTHING
 from rekindle.run.dataset_copies import follows_protocol
-from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, loses_samples
+from rekindle.run.hugging_face import forget_loaded_state, is_hugging_face, load_state, loses_samples
 from rekindle.run.job import Job
 from rekindle.run.resumed_parts import RESUMED, ResumedParts, uneven_parts
 
@@ -92,7 +92,10 @@ class StreamReader:
             return
         # In torchdata's order: the dataset's state, then its iterator, then that one's state.
         if saved is not None and saved["dataset"] is not None:
-            dataset.load_state_dict(saved["dataset"])
+            if is_hugging_face(dataset):
+                load_state(dataset, saved["dataset"])
+            else:
+                dataset.load_state_dict(saved["dataset"])
         self._iterator, self._ended = iter(dataset), False
         self._is_stateful = is_stateful(dataset) or is_stateful(self._iterator)
         if saved is not None and saved["iterator"] is not None:
