@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 import weakref
@@ -76,7 +77,7 @@ class EpochIterator:
         self._ahead = None if to_device is None else OneAhead(runner, to_device)
         self._ended = self._ending = self._closed = False
         self._asking = False  # for a batch; if that is so at the start of `__next__`, the last call failed
-        self._yielded = 0
+        self._yielded, self._process = 0, os.getpid()
         self._compile_at = compile_later.first_look(time.perf_counter())
         self._length_claimed: int | None = getattr(loader, "_IterableDataset_len_called", None)
         # An epoch that is dropped halfway takes its workers with it, unless they are to persist.
@@ -120,10 +121,12 @@ class EpochIterator:
             self._go_back()
         self._asking = True
         ahead = self._ahead
-        if self._runner.closed and not (ahead is not None and ahead.holds):
-            raise WorkerError(
-                "the workers of this epoch are gone after an earlier error; start a new one with iter()"
-            )
+        if self._runner.closed:
+            self._check_ours()
+            if not (ahead is not None and ahead.holds):
+                raise WorkerError(
+                    "the workers of this epoch are gone after an earlier error; start a new one with iter()"
+                )
         if ahead is not None:
             return self._next_on_device(ahead, asked)
         ready = self._runner.next()
@@ -219,6 +222,14 @@ class EpochIterator:
         self._runner = runner
         self._ahead = None if self._to_device is None else OneAhead(runner, self._to_device)
         self._drop = weakref.finalize(self, _abandon, runner, self._settings.persistent_workers)
+
+    def _check_ours(self) -> None:
+        if os.getpid() != self._process:
+            raise WorkerError(
+                f"this iterator is of process {self._process}, which forked this one ({os.getpid()}): its "
+                "workers load batches for that process alone. Here, start an epoch with workers of its own, "
+                "with iter(loader)."
+            )
 
     def _warn_of_length(self) -> None:
         """Warn, as torch does, if an iterable dataset gives more than it said."""

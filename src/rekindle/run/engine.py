@@ -24,6 +24,7 @@ from rekindle.run.batch_layout import Spec
 from rekindle.run.copy_checks import CopyChecks
 from rekindle.run.crash_policy import CrashPolicy
 from rekindle.run.dispatch import Dispatcher
+from rekindle.run.forked_engines import close_in_children
 from rekindle.run.in_flight_batch import CollatedBatch, InFlightBatch, SlotBatch
 from rekindle.run.messages import (
     Cancel,
@@ -87,6 +88,7 @@ class Engine:
         self.copies = CopyChecks(pool, self._receive) if watched else None
         self.closed = self._is_cleared = False
         self._steady = True
+        close_in_children(self)
 
     @property
     def workers(self) -> Sequence[BaseProcess | Thread]:
