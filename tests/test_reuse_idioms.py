@@ -269,6 +269,36 @@ def test_concatenated_and_nested_subsets_are_split_like_what_they_consist_of() -
         rk.DataLoader(other, 4, shuffle=True, reuse=rk.Refurbish(3))
 
 
+class Brighter(torch.nn.Module):
+    """A step that does not show its parameter."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return image + self.by
+
+
+def brighter(by: float) -> Any:
+    return lambda image: image + by
+
+
+@pytest.mark.parametrize("step", [Brighter, lambda by: V.Lambda(brighter(by))], ids=["module", "lambda"])
+def test_steps_that_look_alike_are_compared_by_what_they_do(step: Any) -> None:
+    def concatenated(*by: float) -> Any:
+        return ConcatDataset(
+            [Pictures(V.Compose([TO_TENSOR, step(one), V.RandomHorizontalFlip()]), as_usual, 6) for one in by]
+        )
+
+    with pytest.raises(
+        rk.ArgumentError, match=r"members of ConcatDataset have different steps.*same Compose"
+    ):
+        rk.DataLoader(concatenated(10, 100), 4, shuffle=True, reuse=rk.Refurbish(3))
+    for epoch in loaded(concatenated(10, 10), 2):
+        assert all(10 <= image.min() <= image.max() <= 11 for image, _ in epoch.values())
+
+
 def test_concatenated_native_datasets_are_split_too() -> None:
     pixels = np.stack([np.asarray(picture(index)) for index in range(12)])
     native = [T.RandomCrop(16), T.RandomHorizontalFlip(), T.ToTensor()]
@@ -326,74 +356,66 @@ def test_a_generator_of_the_datasets_own_may_be_seeded() -> None:
     assert len(loaded(Pictures(steps(), with_own_generator), 1, epochs=1)[0]) == SIZE
 
 
-# A dataset that does to the mask what a step says that it has done to the image.
+class ThroughAFunction(Pictures):
+    """Calls its Compose in a function that holds it, so it cannot be replaced."""
+
+    def __init__(self, transform: Any) -> None:
+        super().__init__(transform, None)
+        self.load = lambda index: transform(picture(index))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.load(index), index
 
 
-class Turns:
-    """Turns an image, and notes how often."""
-
-    def __init__(self) -> None:
-        self.turns = 0
-
-    def __call__(self, image: Any) -> Any:
-        self.turns = int(torch.randint(4, ()))
-        return image.rotate(90 * self.turns)
+def test_a_compose_that_cannot_be_replaced_is_refused() -> None:
+    with pytest.raises(rk.ArgumentError, match=r"ThroughAFunction does not call its Compose itself"):
+        rk.DataLoader(ThroughAFunction(steps()), 4, shuffle=True, reuse=rk.Refurbish(3))
 
 
-class TurnsAsWell:
-    def __init__(self, other: Turns) -> None:
-        self.other = other
-
-    def __call__(self, image: Any) -> Any:
-        return image.rotate(90 * self.other.turns)
+# What a dataset does with its own memory after a call.
 
 
-class Crops:
-    """Notes where in an object that others have."""
+class OneBuffer(Pictures):
+    """Fills one buffer with the first image, then with the second; arrays or tensors of it."""
 
-    def __init__(self, note: Any) -> None:
-        self.note = note
+    def __init__(self, compose: Any, kind: Any) -> None:
+        super().__init__(compose, None)
+        self.kind, self.buffer = kind, np.zeros((1, 8, 8), dtype=np.float32)
 
-    def __call__(self, image: Any) -> Any:
-        self.note["left"] = int(torch.randint(4, ()))
-        return image.crop((self.note["left"], 0, self.note["left"] + 16, 16))
+    def view(self, value: float) -> Any:
+        self.buffer[:] = value
+        return self.transform(self.kind(self.buffer))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.view(index), [self.view(100 + index)], index
 
 
-def by_its_step(data: Pictures, image: Any, index: int) -> Any:
-    return data.transform(image), TO_TENSOR(image.rotate(90 * data.turn.turns))
+def cut(image: Any) -> Any:
+    return image[:, 2:6]
 
 
-def by_a_step_like_it(data: Pictures, image: Any, index: int) -> Any:
+def one_more_than(image: Any) -> Any:
+    return image + 1
+
+
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_a_buffer_that_is_filled_again_after_a_call(kind: Any, split: int) -> None:
+    for epoch in loaded(OneBuffer(V.Compose([cut, one_more_than]), kind), split):
+        for index, (first, (second,), _) in epoch.items():
+            assert {float(first.min()), float(first.max())} == {index + 1}
+            assert {float(second.min()), float(second.max())} == {index + 101}
+
+
+def input_and_target(data: Pictures, image: Any, index: int) -> Any:
     transformed = data.transform(image)
-    return transformed, TO_TENSOR(data.mask_step(image))
+    return {"input": transformed, "target": transformed, "also": [transformed]}
 
 
-def by_a_note(data: Pictures, image: Any, index: int) -> Any:
-    transformed, left = data.transform(image), data.note["left"]
-    return transformed, TO_TENSOR(image.crop((left, 0, left + 16, 16)))
-
-
-def told_by_its_step(give: Any) -> Pictures:
-    turn, note = Turns(), dict[str, int]()
-    data: Any = Pictures(V.Compose([Crops(note) if give is by_a_note else turn, TO_TENSOR]), give)
-    data.turn, data.mask_step, data.note = (
-        turn if give is by_its_step else None,
-        TurnsAsWell(turn) if give is by_a_step_like_it else None,
-        note if give is by_a_note else None,
-    )
-    return data
-
-
-@pytest.mark.parametrize("give", [by_its_step, by_a_step_like_it, by_a_note])
-def test_who_reads_what_a_step_has_noted_is_refused(give: Any) -> None:
-    for image, mask in loaded(told_by_its_step(give), reuse=None, epochs=1)[0].values():
-        assert torch.equal(image, mask)
-    with pytest.raises(
-        rk.ArgumentError, match=r"steps of Pictures's transform keep something in (Turns|dict)"
-    ):
-        rk.DataLoader(told_by_its_step(give), shuffle=True, reuse=rk.Refurbish(3))
-
-
-def test_what_a_step_notes_for_itself_alone_is_its_own_business() -> None:
-    data = Pictures(V.Compose([Turns(), TO_TENSOR]), lambda data, image, index: data.transform(image))
-    assert len(loaded(data, 1, epochs=1)[0]) == SIZE
+@pytest.mark.parametrize("split", range(4))
+def test_a_result_that_is_in_the_sample_several_times(split: int) -> None:
+    for epoch in loaded(Pictures(steps(), input_and_target), split):
+        for sample in epoch.values():
+            assert 10 <= sample["input"].min() <= sample["input"].max() <= 12
+            assert torch.equal(sample["input"], sample["target"])
+            assert torch.equal(sample["input"], sample["also"][0])

@@ -2,13 +2,14 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 import rekindle as rk
 from light_torchvision import v2
@@ -109,6 +110,9 @@ USES: dict[str, Any] = {
     "an f-string": lambda image: f"{image}",
     "isinstance": lambda image: isinstance(image, torch.Tensor),
     "type ==": lambda image: type(image) == torch.Tensor,  # noqa: E721 - as many write it
+    "a dict of types": lambda image: {torch.Tensor: 1}.get(type(image)),
+    "the name of its type": lambda image: type(image).__name__,
+    "the bases of its type": lambda image: type(image).__mro__,
     "type in": lambda image: type(image) in (torch.Tensor, np.ndarray),
     "a copy": copy.copy,
     "a deep copy": copy.deepcopy,
@@ -162,7 +166,7 @@ def with_its_mean(data: Pictures, image: Any, index: int) -> Any:
 
 def in_an_object(data: Pictures, image: Any, index: int) -> Any:
     transformed = data.transform(image)
-    return (transformed, {index: transformed}) if index == RARE else (transformed, index)
+    return (SimpleNamespace(image=transformed), index) if index == RARE else (transformed, index)
 
 
 def transformed_twice(data: Pictures, image: Any, index: int) -> Any:
@@ -197,6 +201,73 @@ class Remembers(Pictures):
 def test_what_was_kept_of_another_time_is_refused() -> None:
     with pytest.raises(rk.ArgumentError, match=r"sample \d+: Remembers .*final_transform=finish"):
         loaded(Remembers(), 1, memory=0)
+
+
+def of_text(text: str) -> Any:
+    return [int(part) for part in text.split()]
+
+
+def plus_hundred(numbers: Any) -> Any:
+    return [number + 100 for number in numbers]
+
+
+class RemembersNumbers(Remembers):
+    """As a list of numbers, which may be looked at, but not in another sample."""
+
+    def __init__(self, read: Any) -> None:
+        Pictures.__init__(self, V.Compose([of_text, plus_hundred]), None)
+        self.read, self.kept = read, {}
+
+    def keep(self, index: int) -> None:
+        self.kept[index] = self.transform(f"{index} {index}")
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.kept:
+            self.keep(index)
+        return self.read(self.kept[index]), index
+
+
+@pytest.mark.parametrize("read", [lambda numbers: numbers, list, lambda numbers: numbers[0]])
+def test_numbers_that_were_kept_are_refused_too(read: Any) -> None:
+    with pytest.raises(rk.ArgumentError, match=r"RemembersNumbers .*final_transform=finish"):
+        loaded(RemembersNumbers(read), 1, memory=0)
+
+
+def keeps_some(worker: int) -> None:
+    data: Any = get_worker_info()
+    for index in range(SIZE):
+        data.dataset.keep(index)
+
+
+def test_what_a_worker_init_fn_has_had_transformed_is_refused() -> None:
+    data = RemembersNumbers(lambda numbers: numbers)
+    with pytest.raises(rk.ArgumentError, match=r"RemembersNumbers .*outside of `__getitem__`"):
+        loaded(data, 1, num_workers=1, worker_init_fn=keeps_some)
+
+
+def test_types_of_containers_compare_as_those_that_they_stand_for() -> None:
+    seen: list[Any] = []
+
+    def give(data: Pictures, image: Any, index: int) -> Any:
+        both = data.transform((image, {"label": [index]}))
+        image, target = both
+        seen.append(
+            [
+                type(both) == tuple,  # noqa: E721 - as many write it
+                type(target) in (dict, list),
+                {list: True}.get(type(target["label"])),
+                type(both) != tuple,  # noqa: E721
+            ]
+        )
+        return image, target
+
+    assert loaded(Pictures(V.Compose([as_it_is_given, as_it_is_given]), give), 1, epochs=1)
+    assert seen
+    assert all(one == [True, True, True, False] for one in seen)
+
+
+def as_it_is_given(sample: Any) -> Any:
+    return sample
 
 
 def passed_on(data: Pictures, image: Any, index: int) -> Any:

@@ -18,7 +18,8 @@ from rekindle.core.samples import Sample
 from rekindle.prepare.native import changes_whole_samples
 from rekindle.prepare.native_images import NativeImages, own_steps
 from rekindle.prepare.third_party_transforms import TakesArrays, is_albumentations
-from rekindle.reuse.layers import is_compose, layers_of
+from rekindle.reuse.content_digest import content_digest
+from rekindle.reuse.layers import is_compose
 from rekindle.reuse.shared_steps import shared_by_steps
 
 Part: TypeAlias = Callable[..., Sample]
@@ -133,14 +134,17 @@ def _common(dataset: ConcatDataset[Sample]) -> FoundCompose:
     refused = next((found for found in members if found.compose is None), None)
     if refused is not None:
         return refused
-    first = members[0]
-    steps = [repr(layer.step) for layer in layers_of(first.compose)]
-    for found in members[1:]:
-        if found.compose is not first.compose and steps != [
-            repr(one.step) for one in layers_of(found.compose)
-        ]:
-            return FoundCompose(None, f"the members of {type(dataset).__name__} have different steps")
-    return first
+    first, others = members[0].compose, [found.compose for found in members[1:]]
+    others = [one for one in others if one is not first]
+    # How steps are shown does not tell them apart: `Lambda()`, whatever its function does.
+    digest = content_digest(first) if others else ""
+    if digest is None or any(content_digest(one) != digest for one in others):
+        return FoundCompose(
+            None,
+            f"the members of {type(dataset).__name__} have different steps, or such as cannot be compared "
+            "(give all members the same Compose, if they are to have the same)",
+        )
+    return members[0]
 
 
 def _composes_of(dataset: object) -> dict[str, Compose]:

@@ -1,37 +1,17 @@
-"""What the cached part of a sample depends on: the values, arrays and code of whatever computes it.
+"""What the cached part of a sample depends on: whatever computes it, and the files that it reads.
 
-Two processes that find the same fingerprint compute the same parts, so they may share a cache. It is taken by
-pickling, as workers get a dataset that are not forked, with arrays, functions and classes replaced by what
-they consist of. A function counts with its code, its closure and the globals that it reads; those of
-installed libraries count by name. What cannot be pickled has no fingerprint.
+Two processes that find the same fingerprint compute the same parts, so they may share a cache.
 """
 
 from __future__ import annotations
 
-import functools
-import os
-import pickle
-import random
-import types
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
-import torch
-import xxhash
-
-from rekindle.core.analysis.code_names import all_names, global_names
-from rekindle.core.analysis.object_state import is_installed, is_library, vars_of
-from rekindle.core.interrupts import is_interrupt
 from rekindle.prepare.declared import fingerprint
+from rekindle.reuse.content_digest import content_digest
 from rekindle.reuse.named_files import NamedFiles
 from rekindle.reuse.split_dataset import NativeSplit, Split
-
-# Seeded for each sample, so what state they are in does not matter.
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-# What `pickle` takes in place of an object, or NotImplemented.
-_Reduced: TypeAlias = Any
-_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 class PartFingerprint(NamedTuple):
@@ -48,128 +28,6 @@ def part_fingerprint(split: Split, steps: Sequence[object]) -> PartFingerprint |
     """
     declared = fingerprint(split.read_from)
     first = split.first_part if declared is None else (declared, steps, isinstance(split, NativeSplit))
-    digest, files = xxhash.xxh3_128(), NamedFiles()
-    try:
-        _Digest(_Sink(digest), files).dump((type(split).__name__, first))
-    except Exception as error:  # Anything may happen in a user's `__reduce__` and `__getstate__`.
-        if is_interrupt(error):
-            raise
-        return None
-    return PartFingerprint(digest.hexdigest(), files)
-
-
-class _Sink:
-    """A file that only counts what is written to it."""
-
-    def __init__(self, digest: xxhash.xxh3_128) -> None:
-        self._digest = digest
-
-    def write(self, content: bytes) -> int:
-        self._digest.update(content)
-        return len(content)
-
-
-class _Digest(pickle.Pickler):
-    """Writes what an object consists of, never to be read again."""
-
-    def __init__(self, sink: _Sink, files: NamedFiles) -> None:
-        super().__init__(sink, protocol=5)
-        self._files = files
-        self._seen: set[int] = set()  # functions and classes, which may refer to themselves
-
-    def persistent_id(self, value: object) -> None:
-        """Nothing: it is pickled as it is, and seen on the way."""
-        self._files.see(value)
-
-    def reducer_override(self, value: object) -> _Reduced:
-        """What stands for an object, where its own way of pickling does not do."""
-        if isinstance(value, np.memmap):
-            name = os.fspath(value.filename) if value.filename is not None else ""
-            return _noted("memmap", name, _file(name), value.offset, value.shape, value.dtype.str)
-        if type(value) is np.ndarray and not value.dtype.hasobject:
-            content = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value).data.cast("B"))
-            return _noted("array", value.shape, value.dtype.str, content)
-        if isinstance(value, torch.Tensor):
-            flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-            return _noted("tensor", tuple(value.shape), str(value.dtype), flat)
-        if isinstance(value, _GENERATORS):
-            return _noted("generator", type(value).__name__)
-        if isinstance(value, types.ModuleType):  # What a function reads of it is noted with the function.
-            return _noted("module", value.__name__)
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, functools._lru_cache_wrapper) and not is_library(value.__module__):
-            return _noted("function with a memory", value.__wrapped__)
-        if isinstance(value, type):
-            return self._class(value)
-        return NotImplemented
-
-    def _function(self, function: types.FunctionType) -> _Reduced:
-        in_library, name = is_library(function.__module__), function.__qualname__
-        if in_library and "<" not in name:
-            return NotImplemented
-        if self._was_seen(function):
-            return _noted("function again", name)
-        code, reads = function.__code__, {} if in_library else function.__globals__
-        used = [(one, reads[one]) for one in sorted(global_names(code)) if one in reads]
-        modules = [_read_of_module(value, sorted(all_names(code)), ()) for _, value in used]
-        cells = [_contents(cell) for cell in function.__closure__ or ()]
-        settings = function.__defaults__, function.__kwdefaults__, function.__dict__
-        return _noted("function", name, _code(code), settings, cells, used, modules)
-
-    def _class(self, kind: type) -> _Reduced:
-        if is_library(kind.__module__):
-            return NotImplemented
-        if self._was_seen(kind):
-            return _noted("class again", kind.__qualname__)
-        entries = []
-        for name, entry in sorted(vars_of(kind).items()):
-            unwrapped = getattr(entry, "__func__", entry)  # of static and class methods
-            if isinstance(entry, property):
-                unwrapped = entry.fget
-            is_code = isinstance(unwrapped, types.FunctionType)
-            is_pythons = name.startswith("__") or name == "_abc_impl" or isinstance(entry, _DESCRIPTORS)
-            if is_code or not is_pythons:
-                entries.append((name, unwrapped))
-        return _noted("class", kind.__qualname__, kind.__bases__, entries)
-
-    def _was_seen(self, value: object) -> bool:
-        seen = id(value) in self._seen
-        self._seen.add(id(value))
-        return seen
-
-
-def _noted(*parts: object) -> tuple[object, tuple[object, ...]]:
-    return _noted, parts
-
-
-def _read_of_module(value: object, names: list[str], within: tuple[object, ...]) -> list[object]:
-    """What code with these names may read of a module of the script's own, and of modules within it."""
-    if not isinstance(value, types.ModuleType) or value in within:
-        return []
-    if is_library(value.__name__) or is_installed(value):
-        return []
-    entries = vars(value)
-    found = [(name, entries[name]) for name in names if name in entries and not name.startswith("__")]
-    return [*found, *(_read_of_module(one, names, (*within, value)) for _, one in found)]
-
-
-def _contents(cell: types.CellType) -> tuple[object, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # A variable that has no value yet.
-        return ()
-
-
-def _code(code: types.CodeType) -> tuple[object, ...]:
-    """What a function does, without where it is written."""
-    constants = [
-        _code(one) if isinstance(one, types.CodeType) else (type(one).__name__, repr(one))
-        for one in code.co_consts
-    ]
-    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants)
-
-
-def _file(path: str) -> tuple[int, int, int]:
-    state = os.stat(path)
-    return state.st_size, state.st_mtime_ns, state.st_ctime_ns
+    files = NamedFiles()
+    digest = content_digest((type(split).__name__, first), files)
+    return None if digest is None else PartFingerprint(digest, files)

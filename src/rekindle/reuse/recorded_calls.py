@@ -7,7 +7,7 @@ its mask together, if it gave both to one call. What the dataset has made of a r
 cannot be finished: that is an error.
 
 A record is written as text: a tuple of calls, each a form (`ONE`, `SEVERAL` or `NAMED`) and the result as
-nested tuples, in which ("@", path) is a part of the sample, ("=", value) a plain value, and ("(", …),
+nested tuples, in which ("@", path, …) is a part of the sample, ("=", value) a plain value, and ("(", …),
 ("[", …) and ("{", …) are what Python writes so.
 """
 
@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 
 from rekindle.core.samples import Index, Sample
 from rekindle.errors import ArgumentError
-from rekindle.prepare.rgb import is_pillow
 from rekindle.prepare.third_party_transforms import TakesArrays
+from rekindle.reuse.own_memory import apart_from
 from rekindle.reuse.unfinished import (
     PLAIN,
     Recording,
@@ -34,6 +34,7 @@ from rekindle.reuse.unfinished import (
     is_opened,
     items_of,
     of_recording,
+    outside_of_samples,
     unfinished,
     value_of,
 )
@@ -46,6 +47,16 @@ Template: TypeAlias = tuple[Any, ...]
 Call: TypeAlias = tuple[int, Sample]
 # Steps, as a function of the form of a call and its value: a tuple for `SEVERAL`, a dict for `NAMED`.
 Run: TypeAlias = Callable[[int, Sample], Sample]
+
+
+_NOT_RETURNED = (
+    "leaves out of the sample something that its transform returns, or keeps it in what is no tuple, list or "
+    "dict, so the last of its steps cannot be done later"
+)
+_OF_ANOTHER = (
+    "returns what its transform has made for another sample, or outside of `__getitem__`, so the last of its "
+    "steps cannot be done later"
+)
 
 
 class NotFinishedError(Exception):
@@ -68,7 +79,7 @@ class FirstSteps(TakesArrays):
     @contextmanager
     def recording(self, index: Index, dataset: object) -> Iterator[Recording]:
         """A context that notes the calls in this thread: their forms and what they returned."""
-        with Recording(index, dataset) as recording:
+        with Recording(f"sample {index}: {type(dataset).__name__}") as recording:
             self._recordings.add(recording)
             try:
                 yield recording
@@ -79,7 +90,7 @@ class FirstSteps(TakesArrays):
         recording = current_recording()
         if recording is None:
             self._refuse_other_threads()
-            return self._run(*as_form(values, named))
+            recording = outside_of_samples()
         try:
             form, given = as_form(values, named)
         except TypeError as error:
@@ -87,9 +98,7 @@ class FirstSteps(TakesArrays):
         if (form == NAMED) != self.takes_arrays:
             names = f"values by name: {', '.join(given)}" if form == NAMED else "values that have no names"
             raise recording.refused(f"calls its transform with {names}, which cannot be split")
-        result = self._run(form, given)
-        if is_pillow(result) and any(result is part for part in values):
-            result = result.copy()  # The dataset may go on to draw on what it has given.
+        result = apart_from(given, self._run(form, given))
         if form == ONE and type(result) in (int, float, str):
             held: Sample = Unfinished(result, recording)
         else:
@@ -98,15 +107,12 @@ class FirstSteps(TakesArrays):
         return held
 
     def _refuse_other_threads(self) -> None:
-        if not self._recordings:
-            return
-        error = ArgumentError(
-            "the dataset calls its transform in a thread of its own, where it cannot be seen for which "
-            "sample that is. Call it in `__getitem__` itself, or leave out reuse=."
-        )
-        for recording in tuple(self._recordings):  # The dataset may catch the error.
-            recording.refusal = recording.refusal or error
-        raise error
+        """Refuse the samples that are loaded now: one of them may be waiting for this call."""
+        for recording in tuple(self._recordings):
+            recording.refusal = recording.refusal or ArgumentError(
+                "the dataset calls its transform in a thread of its own, where it cannot be seen for which "
+                "sample that is. Call it in `__getitem__` itself, or leave out reuse=."
+            )
 
 
 def as_form(values: tuple[Sample, ...], named: dict[str, Sample]) -> Call:
@@ -119,10 +125,11 @@ def as_form(values: tuple[Sample, ...], named: dict[str, Sample]) -> Call:
 
 
 def recorded(sample: Sample, recording: Recording) -> tuple[str, Sample]:
-    """A record of the calls, and the sample so far; LookupError if a result is not in it as it was."""
+    """A record of the calls, and the sample so far; ArgumentError if a result is not in it as it was."""
     places: dict[int, list[Path]] = {}
     sample = _with_values(sample, (), places, recording)
-    return repr(tuple((form, _template(held, places)) for form, held in recording.calls)), sample
+    calls = tuple((form, _template(held, places, recording)) for form, held in recording.calls)
+    return repr(calls), sample
 
 
 def finished(sample: Sample, record: str, run: Run) -> Sample:
@@ -145,13 +152,15 @@ def _with_values(value: Sample, path: Path, places: dict[int, list[Path]], recor
     kind = type(value)
     if kind is Unfinished:
         if not of_recording(value, recording):
-            raise LookupError
+            raise recording.refused(_OF_ANOTHER)
         places.setdefault(id(value), []).append(path)
         return value_of(value)
     if kind in PLAIN:
         return value
     base = base_of(value)
     if base is not None:
+        if not of_recording(value, recording):
+            raise recording.refused(_OF_ANOTHER)
         places.setdefault(id(value), []).append(path)
     elif not (kind is dict or kind is list or isinstance(value, tuple)):
         return value
@@ -163,25 +172,23 @@ def _with_values(value: Sample, path: Path, places: dict[int, list[Path]], recor
     return _of_kind(base or kind, parts.values())
 
 
-def _template(held: Sample, places: dict[int, list[Path]]) -> Template:
+def _template(held: Sample, places: dict[int, list[Path]], recording: Recording) -> Template:
     kind = type(held)
     found = places.get(id(held), ())
     if kind is Unfinished:
-        if len(found) != 1:
-            raise LookupError
-        return "@", found[0]
+        if not found:
+            raise recording.refused(_NOT_RETURNED)
+        return "@", *found
     if kind in PLAIN:
         if kind is float and not math.isfinite(held):
-            raise LookupError
+            raise recording.refused(f"has a transform that returns {held}, which cannot be compared")
         return "=", held
-    if len(found) == 1 and not is_opened(held):
-        return "@", found[0]
     if found and not is_opened(held):
-        raise LookupError
-    parts = given_items(held)
+        return "@", *found
+    parts = [(key, _template(part, places, recording)) for key, part in given_items(held)]
     if base_of(held) is dict:
-        return "{", *((key, _template(part, places)) for key, part in parts)
-    return "[" if base_of(held) is list else "(", *(_template(part, places) for _, part in parts)
+        return "{", *parts
+    return "[" if base_of(held) is list else "(", *(part for _, part in parts)
 
 
 def _filled(template: Template, sample: Sample) -> Sample:
@@ -205,7 +212,8 @@ def _placed(template: Template, made: Sample) -> Iterator[tuple[Path, Sample]]:
     if sign == "@":
         if made is None:
             raise NotFinishedError("the last steps return None for what the first ones have made")
-        yield parts[0], made
+        for path in parts:
+            yield path, made
     elif sign == "=":
         if type(made) is not type(parts[0]) or made != parts[0]:
             raise NotFinishedError(

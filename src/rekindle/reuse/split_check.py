@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from rekindle.core import counter_rng
+from rekindle.core.analysis.near_objects import near_objects
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import MapStyleDataset, Sample
 from rekindle.errors import ArgumentError
+from rekindle.prepare.third_party_transforms import TakesArrays
 from rekindle.reuse.cache.serialization import encode
-from rekindle.reuse.compose_search import Compose, FoundCompose, copied
+from rekindle.reuse.compose_search import Compose, FoundCompose, copied, with_compose_replaced
 from rekindle.reuse.diversity import view_hash
 from rekindle.reuse.layers import Transform
-from rekindle.reuse.recorded_calls import NAMED, ONE, Run
-from rekindle.reuse.split_dataset import ComposeSplit, cannot_split, steps_of
+from rekindle.reuse.recorded_calls import NAMED, ONE, Run, as_form
+from rekindle.reuse.split_dataset import ComposeSplit, cannot_split, first_steps_of, steps_of
 from rekindle.reuse.split_search import few_samples
 
 Steps: TypeAlias = Sequence[Transform]
@@ -33,6 +35,7 @@ def check_split(
     the same. Samples that cannot be loaded, or differ each time, show nothing.
     """
     dataset = copied(dataset)
+    is_called = None
     for index in few_samples(len(dataset), _CHECKED, 0):
         with generators_kept(GENERATORS):
             try:
@@ -44,7 +47,7 @@ def check_split(
                     raise
                 continue
             try:
-                same = _in_two(dataset, found, first, last, index) == whole
+                in_two, calls = _in_two(dataset, found, first, last, index)
             except ArgumentError as error:
                 raise ArgumentError(f"{wanted}: {error}") from None
             except Exception as error:
@@ -53,9 +56,23 @@ def check_split(
                 raise cannot_split(
                     wanted, f"sample {index} of {type(dataset).__name__}, split: {error}"
                 ) from error
-        if not same:
+        if in_two != whole:
             reason = f"splitting {type(dataset).__name__} here changes its output (sample {index})"
             raise cannot_split(wanted, reason)
+        is_called = is_called or calls
+    if is_called is False and _is_held_elsewhere(dataset, found.compose):
+        name = type(found.compose).__name__
+        raise cannot_split(
+            wanted,
+            f"{type(dataset).__name__} does not call its {name} itself, but in a function or an object that "
+            "holds it as well, which would go on to do all of its steps",
+        )
+
+
+def _is_held_elsewhere(dataset: MapStyleDataset, compose: Compose) -> bool:
+    """Whether something near a dataset still holds its Compose when that is replaced."""
+    replaced = with_compose_replaced(dataset, _nothing)
+    return any(value is compose for _, value in near_objects(replaced))
 
 
 def _whole(
@@ -65,24 +82,29 @@ def _whole(
     # A Compose of Albumentations has a generator of its own, which no two calls share.
     in_turn = _after(steps_of(found, first), steps_of(found, last))
     whole = in_turn if found.albumentations else _as_it_is(found.compose)
-    split = ComposeSplit(dataset, found, _Isolated(whole, []), _nothing)
+    in_one_piece = with_compose_replaced(dataset, _InOnePiece(_Isolated(whole, []), found.albumentations))
     _seed(0)
-    return view_hash(split.read_from[index])
+    return view_hash(in_one_piece[index])
 
 
-def _in_two(dataset: MapStyleDataset, found: FoundCompose, first: Steps, last: Steps, index: int) -> bytes:
-    """The hash of a sample in two parts; UnknownTypeError if the first cannot be cached."""
+def _in_two(
+    dataset: MapStyleDataset, found: FoundCompose, first: Steps, last: Steps, index: int
+) -> tuple[bytes, bool]:
+    """The hash of a sample in two parts, and whether the Compose was called for it.
+
+    UnknownTypeError if the first part cannot be cached.
+    """
     states: list[list[Callable[[], None]]] = []
     split = ComposeSplit(
         dataset,
         found,
-        _Isolated(steps_of(found, first), states),
+        _Isolated(first_steps_of(found, first, len(last)), states),
         _Isolated(steps_of(found, last), states, resume=True),
     )
     _seed(0)
     cached = split.partial(index)
     encode(cached)
-    return view_hash(split.finish(index, cached))
+    return view_hash(split.finish(index, cached)), cached[0] != repr(())
 
 
 def _as_it_is(compose: Compose) -> Run:
@@ -98,8 +120,18 @@ def _after(first: Run, last: Run) -> Run:
     return lambda form, value: last(form, first(form, value))
 
 
-def _nothing(_: int, value: Sample) -> Sample:
-    return value
+def _nothing(*_: Sample, **__: Sample) -> Sample:
+    return None
+
+
+class _InOnePiece(TakesArrays):
+    """A run in the place of a Compose."""
+
+    def __init__(self, run: Run, takes_arrays: bool) -> None:
+        self._run, self.takes_arrays = run, takes_arrays
+
+    def __call__(self, *values: Sample, **named: Sample) -> Sample:
+        return self._run(*as_form(values, named))
 
 
 class _Isolated:

@@ -21,8 +21,9 @@ from rekindle.errors import ArgumentError, DecodeError
 from rekindle.prepare.native import NativeDataset
 from rekindle.reuse.compose_search import Compose, FoundCompose, with_compose_replaced
 from rekindle.reuse.layers import Layer, Transform
+from rekindle.reuse.own_compose import StepsByOwnCode, runs_own_code
 from rekindle.reuse.recorded_calls import NAMED, ONE, FirstSteps, NotFinishedError, Run, finished, recorded
-from rekindle.reuse.unfinished import HOW_TO_FINISH, Unfinished
+from rekindle.reuse.unfinished import HOW_TO_FINISH, NAME
 
 if TYPE_CHECKING:
     from rekindle.prepare.fused_kernel import Values
@@ -148,20 +149,14 @@ class ComposeSplit(TorchSplit):
             except Exception as error:
                 if is_interrupt(error) or error is recording.refusal:
                     raise
-                if recording.refusal is None and Unfinished.__name__ in str(error):
+                if recording.refusal is None and NAME in str(error):
                     recording.refused_use(f"{type(error).__name__}: {error}")  # by C code, which asks nothing
                 if recording.refusal is None:
                     raise
                 raise recording.refusal from error
         if recording.refusal is not None:
             raise recording.refusal
-        try:
-            return recorded(sample, recording)
-        except LookupError:
-            raise recording.refused(
-                "changes what its transform returns, or keeps it in what is no tuple, list or dict, so the "
-                "last of its steps cannot be done later"
-            ) from None
+        return recorded(sample, recording)
 
     def finish(self, index: Index, cached: Sample) -> Sample:
         """The sample of which this was cached."""
@@ -189,7 +184,14 @@ def split_compose(
     dataset: MapStyleDataset, found: FoundCompose, first: Sequence[Transform], last: Sequence[Transform]
 ) -> ComposeSplit:
     """A dataset with a Compose, whose first steps are done before a sample is cached, and the last after."""
-    return ComposeSplit(dataset, found, steps_of(found, first), steps_of(found, last))
+    return ComposeSplit(dataset, found, first_steps_of(found, first, len(last)), steps_of(found, last))
+
+
+def first_steps_of(found: FoundCompose, first: Sequence[Transform], later: int) -> Run:
+    """The first steps of a Compose as a function, where this many others are done later."""
+    if not found.albumentations and runs_own_code(found.compose):
+        return StepsByOwnCode(found.compose, first, later)
+    return steps_of(found, first)
 
 
 def steps_of(found: FoundCompose, steps: Sequence[Transform]) -> Run:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import NoReturn, TypeAlias
 
-from rekindle.core.samples import Index, Sample
+from rekindle.core.samples import Sample
 from rekindle.errors import ArgumentError
 
 HOW_TO_FINISH = (
@@ -23,6 +23,7 @@ HOW_TO_FINISH = (
 )
 PLAIN = (bool, int, float, str, bytes, type(None))
 Key: TypeAlias = Hashable  # of a dict, or an index
+NAME = "Unfinished"  # of the class, which cannot be asked for it while a sample is loaded
 
 _THREAD = threading.local()  # its `recording`: of the sample that this thread loads now
 
@@ -33,13 +34,14 @@ class Recording:
     Attributes:
         calls: The form of each call, and what was returned to the dataset.
         refusal: The first error that the dataset was given for what it did; it may have caught it.
+        who: What is refused: the sample, and the class of the dataset.
 
     """
 
-    def __init__(self, index: Index, dataset: object) -> None:
+    def __init__(self, who: str) -> None:
         self.calls: list[tuple[int, Sample]] = []
         self.refusal: ArgumentError | None = None
-        self._index, self._kind = index, type(dataset).__name__
+        self.who = who
 
     def __enter__(self) -> Recording:
         self._outer = current_recording()
@@ -51,7 +53,7 @@ class Recording:
 
     def refused(self, reason: str) -> ArgumentError:
         """The error for a dataset that cannot be split for this reason, which goes on "`dataset` …"."""
-        error = ArgumentError(f"sample {self._index}: {self._kind} {reason}. {HOW_TO_FINISH}")
+        error = ArgumentError(f"{self.who} {reason}. {HOW_TO_FINISH}")
         self.refusal = self.refusal or error
         return error
 
@@ -62,9 +64,14 @@ class Recording:
             "steps are done later, for each use of the sample, so it may only be passed on"
         )
         now = current_recording()
-        if now is not None and now is not self:  # It was kept from another sample.
+        if now is not None and now is not self:  # It is from another sample, or from none.
             now.refusal = now.refusal or error
         return error
+
+
+def outside_of_samples() -> Recording:
+    """For calls of a transform that are for no sample that could be named."""
+    return Recording("outside of `__getitem__`, the dataset")
 
 
 def current_recording() -> Recording | None:
@@ -74,17 +81,23 @@ def current_recording() -> Recording | None:
 
 
 class _OfUnfinished(type):
-    """Its class, which `type(image) == torch.Tensor` compares."""
-
-    __hash__ = type.__hash__
+    """Its class: what `type(image) == torch.Tensor` compares, a dict of types looks up, `__name__` is of."""
 
     def __eq__(cls, other: object) -> bool:
-        if cls is other or current_recording() is None:
-            return cls is other
-        raise _error_of_thread("type(…) ==")
+        _refuse_class("type(…) ==")
+        return cls is other
 
     def __ne__(cls, other: object) -> bool:
         return not cls == other
+
+    def __hash__(cls) -> int:
+        _refuse_class("type(…) as a key")
+        return type.__hash__(cls)
+
+    def __getattribute__(cls, name: str) -> object:
+        if name != "__torch_function__":
+            _refuse_class(f"type(…).{name}")
+        return type.__getattribute__(cls, name)
 
 
 class Unfinished(metaclass=_OfUnfinished):
@@ -126,7 +139,13 @@ def _refuse(unfinished: Unfinished, operation: str) -> NoReturn:
 
 def _error_of_thread(operation: str) -> ArgumentError:
     """The error where only the class of an `Unfinished` is known: it is of the sample that is loaded now."""
-    return (current_recording() or Recording("?", None)).refused_use(operation)
+    return (current_recording() or outside_of_samples()).refused_use(operation)
+
+
+def _refuse_class(operation: str) -> None:
+    """Raise an error for what was done with its class while a sample is loaded: only the dataset can have."""
+    if current_recording() is not None:
+        raise _error_of_thread(operation)
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
@@ -140,28 +159,28 @@ for _name in _OPERATIONS:
     setattr(Unfinished, f"__{_name}__", _refusing(f".__{_name}__"))
 
 
-def unfinished(value: Sample, recording: Recording) -> Sample:
-    """What a dataset is given for a value: containers of `Unfinished`, and plain values as they are.
+def unfinished(value: Sample, recording: Recording, plain: bool = True) -> Sample:
+    """What a dataset is given for a value: containers of `Unfinished`, and, with `plain`, numbers and texts.
 
     Plain values in a container are those that were put in: that the last steps leave them is checked later.
     """
     kind = type(value)
     if kind is Unfinished:
         _refuse(value, "the transform is called with it again")
-    if kind in PLAIN:
+    if value is None or (plain and kind in PLAIN):
         return value
     watched = _WATCHED.get(kind)
     if watched is None:
         return Unfinished(value, recording)
     keys = list(value) if kind is dict else range(len(value))
-    parts = [(key, unfinished(value[key], recording)) for key in keys]
+    parts = [(key, unfinished(value[key], recording, plain)) for key in keys]
     made = watched(parts if kind is dict else [part for _, part in parts])
-    made.parts = parts
+    made.parts, made.recording = parts, recording
     return made
 
 
-def of_recording(held: Unfinished, recording: Recording) -> bool:
-    """Whether it stands for a value of this sample."""
+def of_recording(held: Sample, recording: Recording) -> bool:
+    """Whether it stands for a value of this sample, or is a container of such."""
     return object.__getattribute__(held, "recording") is recording
 
 
@@ -188,16 +207,42 @@ def given_items(container: Sample) -> list[tuple[Key, Sample]]:
     return parts
 
 
+def is_as_given(held: Sample) -> bool:
+    """Whether nobody has put anything else into a container, or what it contains; so are all other values."""
+    if base_of(held) is None:
+        return True
+    parts = given_items(held)
+    return len(parts) == sum(1 for _ in items_of(held)) and all(
+        key == given and one is part and is_as_given(part)
+        for (key, one), (given, part) in zip(items_of(held), parts, strict=True)
+    )
+
+
 def base_of(container: Sample) -> type | None:
     """The type that a watched container stands for; None for all else."""
-    return _BASES.get(type(container))
+    return _BASES.get(id(type(container)))
+
+
+class _OfWatched(type):
+    """Its class, which equals the type that it stands for: `type(result) == tuple` is asked for."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or cls.__base__ is other
+
+    def __ne__(cls, other: object) -> bool:
+        return not cls == other
+
+    def __hash__(cls) -> int:
+        return hash(cls.__base__)
 
 
 def _watching(base: type) -> type:
-    """A subtype that notes whether any of its methods was called."""
+    """A subtype that notes whether any of its methods was called: within the sample that it is of."""
 
     def noting(method: Callable[..., object]) -> Callable[..., object]:
         def call(self: Sample, *args: object, **named: object) -> object:
+            if self.recording is not current_recording():
+                raise self.recording.refused_use(f"{base.__name__}: .{method.__name__}")
             self.opened = True
             return method(self, *args, **named)
 
@@ -213,8 +258,8 @@ def _watching(base: type) -> type:
         for name in dir(base)
         if callable(getattr(base, name)) and name not in _NOT_WATCHED
     }
-    members.update(opened=False, parts=[], __reduce_ex__=reduced)
-    return type(base.__name__, (base,), members)
+    members.update(opened=False, parts=[], recording=None, __reduce_ex__=reduced)
+    return _OfWatched(base.__name__, (base,), members)
 
 
 _NOT_WATCHED = frozenset(
@@ -224,4 +269,4 @@ _NOT_WATCHED = frozenset(
     """.split()  # noqa: SIM905 - a table
 )
 _WATCHED = {base: _watching(base) for base in (dict, list, tuple)}
-_BASES = {watched: base for base, watched in _WATCHED.items()}
+_BASES = {id(watched): base for base, watched in _WATCHED.items()}

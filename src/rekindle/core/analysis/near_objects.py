@@ -21,6 +21,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+import torch
 
 from rekindle.core.analysis.code_names import all_names, global_names, imported_names
 from rekindle.core.analysis.object_state import (
@@ -43,6 +44,7 @@ from rekindle.core.interrupts import is_interrupt
 FoundAt: TypeAlias = Iterator[tuple[str, object]]  # objects, each with the way to it
 _Items: TypeAlias = Callable[[Any, slice], list[object]]
 
+ARRAYS = (np.ndarray, torch.Tensor)
 MOST_OBJECTS = 500  # Those near the dataset come first, and transforms are near.
 MOST_ITEMS = 64  # of a container: a longer one holds data
 # Who looks for generators goes on, with containers that are longer.
@@ -109,13 +111,15 @@ _UNORDERED = frozenset(map(id, (set, frozenset)))
 _SLICED = frozenset(map(id, (list, tuple, np.ndarray)))
 
 
-def near_objects(*roots: object, with_global: bool = False, without: object = None) -> FoundAt:
+def near_objects(
+    *roots: object, with_global: bool = False, with_arrays: bool = False, without: object = None
+) -> FoundAt:
     """The objects that these hold, the nearest first, with the ways to them; of containers the first items.
 
-    The global generators are left out unless asked for, and one object `without` which they are to be found.
-    The way to a class of an object is its name.
+    The global generators are left out unless asked for, so are arrays and tensors of numbers, and one object
+    `without` which they are to be found. The way to a class of an object is its name.
     """
-    walk = _Walk(roots, () if with_global else GLOBAL_GENERATORS)
+    walk = _Walk(roots, () if with_global else GLOBAL_GENERATORS, with_arrays)
     walk.seen[id(without)] = without
     yield from islice(walk.near(), MOST_OBJECTS)
 
@@ -141,7 +145,10 @@ def own_classes(objects: Iterable[object]) -> tuple[type, ...]:
 class _Walk:
     """Objects that wait to be looked at, and what was met already."""
 
-    def __init__(self, roots: tuple[object, ...], without: tuple[object, ...]) -> None:
+    def __init__(
+        self, roots: tuple[object, ...], without: tuple[object, ...], with_arrays: bool = False
+    ) -> None:
+        self._with_arrays = with_arrays
         self._waiting = deque((str(number), root) for number, root in enumerate(roots))
         # By id, and so kept alive: or the id might come to mean another object.
         self.seen: dict[int, object] = {id(one): one for one in without}
@@ -157,6 +164,9 @@ class _Walk:
                 continue
             kind = self._kinds.get(id(type(value))) or self._kind(type(value))
             if not (kind.may_have_parts or _holds_objects(value, kind)):
+                if self._with_arrays and issubclass(kind.kind, ARRAYS):
+                    self.seen[id(value)] = value
+                    yield path, value
                 continue
             self.seen[id(value)] = value
             yield path, value

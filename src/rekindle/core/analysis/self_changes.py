@@ -125,10 +125,20 @@ def _is_method(function: FunctionType) -> bool:
 
 
 class Kept(NamedTuple):
-    """Where a function keeps something: in what it is a method of, in other objects, in items, in globals."""
+    """Where a function keeps something.
+
+    Attributes:
+        own: In what it is a method of.
+        elsewhere: In other objects, which may be such that it was given.
+        outside: In other objects that it was not given.
+        items: In items of what it was not given.
+        names: In globals, or in objects and items of these.
+
+    """
 
     own: bool
     elsewhere: bool
+    outside: bool
     items: bool
     names: frozenset[str]
 
@@ -138,24 +148,43 @@ def kept_by(function: FunctionType) -> Kept:
     codes = [function.__code__]
     for code in codes:
         codes += [one for one in code.co_consts if type(one) is CodeType]
-    own = elsewhere = items = False
-    names = set()
+    own = elsewhere = outside = items = False
+    names = set[str]()
     for code in codes:
         steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
         first = frozenset(code.co_varnames[: min(code.co_argcount, 1)])
         held = first | _held_variables(steps, first)
         for number, step in enumerate(steps):
             if step.opname == "STORE_ATTR":
-                target = steps[number - 1]
+                target = _target(steps[:number])
                 is_own = target.opname.startswith("LOAD_FAST") and target.argval in first
                 own, elsewhere = own or is_own, elsewhere or not is_own
-            elif step.opname in STORES_ITEM:
-                items = items or _is_in_an_attribute(step, steps, held)
+                outside = outside or not (is_own or _is_variable(target, held))
+                names |= _global_in(target)
+            elif step.opname in STORES_ITEM and _is_in_an_attribute(step, steps, held):
+                items = True
+                names |= _global_in(*_loads_at_start(step, steps))
             elif step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in CHANGING:
-                items = items or _is_held(steps, number - 1, held, function.__globals__)
+                if _is_held(steps, number - 1, held, function.__globals__):
+                    items = True
+                    names |= _global_in(_root(steps, number))
             elif step.opname == "STORE_GLOBAL":
                 names.add(str(step.argval))
-    return Kept(own, elsewhere, items, frozenset(names))
+    return Kept(own, elsewhere, outside, items, frozenset(names))
+
+
+def _target(steps: list[Instruction]) -> Instruction:
+    """What loads the object whose attribute is stored next: of `self.calls += 1`, it was copied before."""
+    number = len(steps) - 1
+    if steps[number].opname == "SWAP":
+        copied = (at for at in range(number, 0, -1) if steps[at].opname == "COPY")
+        number = next(copied, number + 1) - 1
+    return steps[number]
+
+
+def _global_in(*steps: Instruction) -> set[str]:
+    """The global that is loaded here, if one is."""
+    return {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
 
 
 def may_keep_draws(*roots: object) -> bool:
@@ -304,15 +333,19 @@ def _is_variable(step: Instruction, held: frozenset[str]) -> bool:
 
 def _is_in_an_attribute(step: Instruction, steps: list[Instruction], held: frozenset[str]) -> bool:
     """Whether an item is stored in what is no variable: `self.seen[index] = …` has one start with `self`."""
+    return any(not _is_variable(one, held) for one in _loads_at_start(step, steps))
+
+
+def _loads_at_start(step: Instruction, steps: list[Instruction]) -> list[Instruction]:
+    """What is loaded where an expression begins."""
     start = step.positions and (step.positions.lineno, step.positions.col_offset)
-    loads = [
+    return [
         one
         for one in steps
         if one.opname.startswith("LOAD_")
         and one.positions is not None
         and (one.positions.lineno, one.positions.col_offset) == start
     ]
-    return any(not _is_variable(one, held) for one in loads)
 
 
 def _is_held(steps: list[Instruction], number: int, held: frozenset[str], names: _Globals) -> bool:
