@@ -1,11 +1,16 @@
 """A module as a script has beside its own: generators, and functions that draw from them."""
 
+import functools
+import logging
 import random
 
 import numpy as np
 
 rng = np.random.default_rng(7)
 hidden = random.Random(8)
+
+log = logging.getLogger(__name__)
+SCALE = 2.0
 
 
 class Holder:
@@ -20,3 +25,13 @@ holder = Holder()
 
 def jitter() -> float:
     return hidden.random()
+
+
+def scaled(value: float) -> float:
+    log.debug("scaled by %s", SCALE)
+    return value * SCALE
+
+
+@functools.lru_cache
+def class_of(index: int) -> int:
+    return index % 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import random
 import threading
 import types
@@ -284,6 +285,67 @@ HELD: dict[str, tuple[Any, Callable[[Any, int], float]]] = {
         lambda held, index: held[1800 + index % 3](),
     ),
 }
+
+
+@dataclass
+class Settings:
+    scale: float = 2.0
+    names: list[str] = field(default_factory=list)
+
+
+LOG = logging.getLogger(__name__)
+
+
+class KeepsThings(OfOthers):
+    """Has a table from the first sample on, so that what it draws then may have decided something."""
+
+    lock = threading.Lock()
+    settings = Settings()
+    log = LOG
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.table: np.ndarray[Any, Any] | None = None
+
+    def drawn(self) -> float:
+        if self.table is None:
+            self.table = np.zeros(3)
+        return self.rng.random()
+
+
+class WithALogger(KeepsThings):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        LOG.debug("sample %s", index)
+        self.log.debug("sample %s", index)
+        return index, self.drawn()
+
+
+class WithALock(KeepsThings):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        with self.lock:
+            return index, self.drawn()
+
+
+class WithSettings(KeepsThings):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own_settings = Settings()
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, self.drawn() * self.settings.scale * self.own_settings.scale
+
+
+class WithAnotherModule(KeepsThings):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, generators_elsewhere.scaled(self.drawn())
+
+
+class WithAMemory(KeepsThings):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, self.drawn() + generators_elsewhere.class_of(index)
+
+
+KEEPING = [WithALogger, WithALock, WithSettings, WithAnotherModule, WithAMemory]
 OTHERS: list[Callable[[], OfOthers]] = [
     InAnotherModule, InAnObjectOfAnotherModule, FromAnotherModule, ByAFunctionOfAnotherModule,
     ImportedWithin, ModuleImportedWithin, OfAMetaclass, ListOfAClass, OfAnObjectOfAClass, BehindAProperty,
@@ -318,6 +380,15 @@ def test_samples_do_not_depend_on_workers_whatever_the_code_reads_a_generator_by
     kind: Callable[[], OfOthers],
 ) -> None:
     _same_for_any_number_of_workers(kind())
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_samples_of_a_dataset_that_keeps_things_do_not_depend_on_workers_either(
+    kind: Callable[[], KeepsThings],
+) -> None:
+    drawn = [views(kind(), workers) for workers in (0, 1, 2)]
+    assert len({one for _, one in drawn[0]}) == 2 * SAMPLES
+    assert drawn[0] == drawn[1] == drawn[2]
 
 
 def test_generators_that_iterators_hold_are_found() -> None:

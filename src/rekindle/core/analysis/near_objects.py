@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import sys
 import threading
 import types
@@ -83,6 +84,7 @@ class _Kind(NamedTuple):
     kind: type  # kept alive: this is found by its id
     may_have_parts: bool
     is_generator: bool
+    is_logger: bool  # which leads to all others, and to the streams that they write to
     is_class: bool
     container: int  # the id of the container that it derives from; 0 if none
 
@@ -173,7 +175,7 @@ class _Walk:
             try:
                 if kind.is_generator:
                     self._generators.append(path)
-                else:
+                elif not kind.is_logger:
                     self._waiting += self._parts(path, value, kind)
             except Exception as error:  # An object like none before: what it holds stays its own business.
                 if is_interrupt(error):
@@ -208,6 +210,7 @@ class _Walk:
             kind,
             not issubclass(kind, WITHOUT_PARTS),
             issubclass(kind, GENERATORS),
+            kind is logging.Logger or kind is logging.RootLogger,
             id(type) in bases,
             next((base for base in bases if base in _CONTAINERS), 0),
         )
@@ -352,7 +355,18 @@ def _is_library_class(value: object) -> bool:
 
 
 def _read_of_modules(path: str, function: FunctionType) -> FoundAt:
-    """What a function reads of the script's other modules, by the names in its code."""
+    for module, read in read_of_modules(function):
+        # Of another package, what it has; not all of its code.
+        without = (FunctionType, type) if is_installed(module) else ()
+        yield from (
+            (f"{path} reads {_namespace_of(module).get('__name__')}.{name}", value)
+            for name, value in read
+            if not (issubclass(type(value), without) or _is_library_class(value))
+        )
+
+
+def read_of_modules(function: FunctionType) -> Iterator[tuple[ModuleType, list[tuple[str, object]]]]:
+    """The modules of a script that a function uses, with what it reads of each, by the names in its code."""
     code, read = function.__code__, function.__globals__
     modules = [read.get(name) for name in sorted(global_names(code))]
     for name in sorted(imported_names(code)):
@@ -366,16 +380,10 @@ def _read_of_modules(path: str, function: FunctionType) -> FoundAt:
         entries = _namespace_of(module)  # type: ignore[arg-type]
         if _is_library(entries.get("__name__")):
             continue
-        # Of another package, what it has; not all of its code.
-        without = (FunctionType, type) if is_installed(module) else ()  # type: ignore[arg-type]
         names = names or sorted(all_names(code))
         found = [(name, entries[name]) for name in names if name in entries]
         modules += [value for _, value in found]
-        yield from (
-            (f"{path} reads {entries.get('__name__')}.{name}", value)
-            for name, value in found
-            if not (issubclass(type(value), without) or _is_library_class(value))
-        )
+        yield module, found  # type: ignore[misc]
 
 
 def _possible_names(name: str, package: object) -> list[str]:

@@ -8,12 +8,14 @@ or to be a memo: kept once, and the same the second time. Whatever is not known 
 from __future__ import annotations
 
 import builtins
+import logging
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dis import Instruction
 from functools import _lru_cache_wrapper
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -28,8 +30,15 @@ import torch
 from PIL.Image import Image
 
 from rekindle.core.analysis.code_names import all_names, imported_names
-from rekindle.core.analysis.near_objects import MOST_OBJECTS, near_objects
-from rekindle.core.analysis.object_state import GENERATORS, attributes_of, is_library, mro_of, vars_of
+from rekindle.core.analysis.near_objects import MOST_OBJECTS, near_objects, read_of_modules
+from rekindle.core.analysis.object_state import (
+    GENERATORS,
+    attributes_of,
+    is_installed,
+    is_library,
+    mro_of,
+    vars_of,
+)
 from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
@@ -42,12 +51,20 @@ from rekindle.core.analysis.self_changes import (
 from rekindle.core.interrupts import is_interrupt
 
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple, slice})
+# A log may have lines twice.
+_LOCKS_AND_LOGS = frozenset(
+    {type(threading.Lock()), type(threading.RLock()), logging.Logger, logging.RootLogger}
+)
+_OF_LOGS = {"critical", "debug", "error", "exception", "info", "isEnabledFor", "log", "warning"}
 _CODE = frozenset({FunctionType, MethodType, staticmethod, classmethod, property})
 _MEMORY = frozenset({"_lru_cache_wrapper", "_lru_list_elem"})  # of functools, which returns the same again
 # Of these, objects change only where code says so: by a method that is none of the names below.
 _LIBRARIES = frozenset(
-    {"PIL", "abc", "albumentations", "datetime", "numpy", "pathlib", "re", "torch", "torchvision", "typing"}
-)
+    {
+        "PIL", "abc", "albumentations", "dataclasses", "datetime", "numpy", "pathlib", "re", "torch",
+        "torchvision", "typing",
+    }
+)  # fmt: skip
 _MODULES = frozenset({"PIL", "PIL.Image", "math", "numpy", "posixpath", "random", "struct", "time", "torch"})
 _BUILTINS = frozenset(
     {
@@ -83,8 +100,9 @@ def _public(kind: object) -> set[str]:
     return {name for name in dir(kind) if not name.endswith("_") and not name.startswith("_")}
 
 
-_METHODS = frozenset(set().union(*map(_public, _OF_VALUES)) - _CHANGE | _OF_MEMOS | {"shuffle"})
-_HARMLESS = _METHODS | _BUILTINS | {"__init__", "__getitem__", "__len__", "__name__"}
+_METHODS = frozenset(set().union(*map(_public, _OF_VALUES)) - _CHANGE | _OF_MEMOS | _OF_LOGS | {"shuffle"})
+_OF_CLASSES = {"__class__", "__getitem__", "__init__", "__len__", "__name__", "__qualname__"}
+_HARMLESS = _METHODS | _BUILTINS | _OF_CLASSES
 
 
 def is_repeatable(dataset: object) -> bool:
@@ -108,7 +126,8 @@ def is_repeatable(dataset: object) -> bool:
 def _stays(value: object) -> bool:
     """Whether an object changes only by code that is looked at."""
     kind = type(value)
-    if kind in _CONTAINERS or kind in _CODE or issubclass(kind, (*GENERATORS, ModuleType)):
+    known = kind in _CONTAINERS or kind in _CODE or kind in _LOCKS_AND_LOGS
+    if known or issubclass(kind, (*GENERATORS, ModuleType)):
         module = value.__module__ if kind is FunctionType else None
         return not is_library(module) or _is_of(module) or module == "functools"
     if type in mro_of(kind) or (_module_of(kind) == "functools" and kind.__name__ in _MEMORY):
@@ -141,15 +160,24 @@ def _names_of_modules(function: FunctionType) -> set[str]:
     """The names that a function may read of modules whose functions leave all as it is, and theirs."""
     found: set[str] = set()
     modules = {name: sys.modules.get(name) for name in imported_names(function.__code__)}
-    for name in all_names(function.__code__):
-        value = function.__globals__.get(name, modules.get(name, vars(builtins).get(name)))
+    # Those of the script are looked at by what is read of them.
+    own = {id(module): read for module, read in read_of_modules(function) if not is_installed(module)}
+    values = [
+        (name, function.__globals__.get(name, modules.get(name, vars(builtins).get(name))))
+        for name in all_names(function.__code__)
+    ]
+    for name, value in chain(values, *own.values()):
         kind = type(value)
-        if value is not None and kind is ModuleType and value.__name__ in _MODULES:
+        if id(value) in own:
+            found.add(name)
+        elif value is not None and kind is ModuleType and value.__name__ in _MODULES:  # type: ignore[attr-defined]
             found |= {name} | _public(value) - _CHANGE
+        elif kind in _LOCKS_AND_LOGS:
+            found.add(name)
         elif kind in (FunctionType, _lru_cache_wrapper) or type in mro_of(kind):
             if not is_library(value.__module__):  # Others are known by their names, or not at all.
                 found.add(name)
-        elif kind in (int, float, str, bool, type(None)) and name in function.__globals__:
+        elif kind in (int, float, str, bool) or (value is None and name in function.__globals__):
             found.add(name)
     return found
 
