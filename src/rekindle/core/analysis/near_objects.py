@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import islice
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from rekindle.core.analysis.object_state import (
 from rekindle.core.interrupts import is_interrupt
 
 FoundAt: TypeAlias = Iterator[tuple[str, object]]  # objects, each with the way to it
-_Items: TypeAlias = Callable[[Any, slice], list[object]]
+_Items: TypeAlias = Callable[..., list[object]]  # of a container and a slice
 
 ARRAYS = (np.ndarray, torch.Tensor)
 MOST_OBJECTS = 500  # Those near the dataset come first, and transforms are near.
@@ -92,11 +92,11 @@ class _Kind(NamedTuple):
 class _Container(NamedTuple):
     """How the items of a kind of container are read, without a method of a subclass."""
 
-    length: Callable[[Any], int]
+    length: Callable[..., int]
     items: _Items
 
 
-def _in_turn(items: Callable[[Any], Iterator[object]]) -> _Items:
+def _in_turn(items: Callable[..., Iterator[object]]) -> _Items:
     return lambda value, part: [*islice(items(value), part.start, part.stop, part.step)]
 
 
@@ -109,6 +109,7 @@ _CONTAINERS = {
     id(deque): _Container(deque.__len__, _in_turn(deque.__iter__)),
     id(np.ndarray): _Container(_size_of, lambda value, part: _flat_of(value)[part].tolist()),
 }
+_keys = _in_turn(dict.keys)  # type: ignore[arg-type]
 _UNORDERED = frozenset(map(id, (set, frozenset)))
 _SLICED = frozenset(map(id, (list, tuple, np.ndarray)))
 
@@ -216,26 +217,26 @@ class _Walk:
         )
         return found
 
-    def _parts(self, path: str, value: Any, known: _Kind) -> FoundAt:
+    def _parts(self, path: str, value: object, known: _Kind) -> FoundAt:
         """What an object holds, with the way to it."""
         kind, base = known.kind, known.container
         if base:
             yield from self._items(path, value, base)
         elif kind is FunctionType:
-            yield from _parts_of_function(path, value)
+            yield from _parts_of_function(path, value)  # type: ignore[arg-type]
         elif kind is types.MethodType:
-            yield from ((f"{path}.self", value.__self__), (f"{path}.function", value.__func__))
+            yield from ((f"{path}.self", value.__self__), (f"{path}.function", value.__func__))  # type: ignore[attr-defined]
         elif kind in _BOUND:
-            yield f"{path}.self", value.__self__
+            yield f"{path}.self", value.__self__  # type: ignore[attr-defined]
         elif kind is functools.partial:
             yield from ((f"{path}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
         elif known.is_class:
-            yield from _parts_of_class(value)
+            yield from _parts_of_class(value)  # type: ignore[arg-type]
             return
         if id(kind) not in _WITHOUT_ATTRIBUTES:
             yield from self._attributes(path, value, known)
 
-    def _items(self, path: str, value: Any, base: int) -> FoundAt:
+    def _items(self, path: str, value: object, base: int) -> FoundAt:
         if base == id(dict) and issubclass(type(value), defaultdict):
             yield f"{path}.default_factory", _factory_of(value)
         container = _CONTAINERS[base]
@@ -244,8 +245,7 @@ class _Walk:
             return
         yield from _numbered(path, container.items(value, first), first, base)
         if base == id(dict):
-            keys = [*islice(dict.keys(value), MOST_ITEMS)]
-            yield from _numbered(f"{path}.keys", keys, first, base)
+            yield from _numbered(f"{path}.keys", _keys(value, first), first, base)
         if length > MOST_ITEMS:
             self._long.append((path, value, base))
 
@@ -293,15 +293,15 @@ def _is_plain(item: object) -> bool:
     return id(type(item)) in _IDS_OF_PLAIN
 
 
-def _parts_of_c_code(path: str, value: Any, kind: type) -> FoundAt:
+def _parts_of_c_code(path: str, value: object, kind: type) -> FoundAt:
     """What an object holds where Python cannot see it."""
     reference = weakref.ReferenceType
     if issubclass(kind, reference):
-        yield f"{path}()", reference.__call__(value)
+        yield f"{path}()", reference.__call__(value)  # type: ignore[arg-type]
     elif kind is ContextVar:
-        yield f"{path}.get", value.get(None)
+        yield f"{path}.get", value.get(None)  # type: ignore[attr-defined]
     elif kind is threading.local:
-        yield f"{path}.local", kind.__getattribute__(value, "__dict__")
+        yield f"{path}.local", kind.__getattribute__(value, "__dict__")  # type: ignore[arg-type]
     for part in gc.get_referents(value):
         if part is not kind and not issubclass(type(part), _OF_RUNNING_CODE):
             yield f"{path}<>", part  # Without a number: the order may be that of their use.
