@@ -23,7 +23,7 @@ def is_hugging_face(dataset: object) -> bool:
     return hasattr(dataset, _LOADED) and hasattr(dataset, "_ex_iterable")
 
 
-def load_state(dataset: Any, state: dict[str, Any] | None) -> None:
+def load_state(dataset: Any, state: object) -> None:
     """Load a state of such a dataset. In a worker it is that of a part.
 
     `datasets` loads that into the whole stream, too, before it takes the part. Where the two differ in more
@@ -34,7 +34,7 @@ def load_state(dataset: Any, state: dict[str, Any] | None) -> None:
         vars(dataset)[_PREPARE] = partial(_prepared_without_state, dataset)
 
 
-def _prepared_without_state(dataset: Any, *arguments: Any, **keywords: Any) -> Any:
+def _prepared_without_state(dataset: object, *arguments: object, **keywords: object) -> object:
     state = getattr(dataset, _LOADED)
     setattr(dataset, _LOADED, None)
     try:
@@ -92,7 +92,7 @@ def loses_samples(dataset: object) -> bool:
     Those in the buffer of `shuffle`; and, of concatenated streams of which some are read as Arrow tables and
     others are not (after `map`, say), the rest of a table, in a worker that reads only the former.
     """
-    found: list[Any] = [getattr(dataset, "_ex_iterable", None)]
+    found: list[object] = [getattr(dataset, "_ex_iterable", None)]
     while found:
         one = found.pop()
         if hasattr(one, "buffer_size"):
