@@ -79,6 +79,12 @@ def test_the_code_of_a_document_runs_from_top_to_bottom(document, tmp_path, monk
     assert PRINTED.get(document, "") in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_code_that_is_run_starts_more_workers_than_a_small_machine_has_cores(document):
+    workers = [int(n) for code in code_blocks(document) for n in re.findall(r"num_workers=(\d+)", code)]
+    assert max(workers, default=0) <= 2
+
+
 def test_the_code_of_the_integrations_runs(tmp_path, monkeypatch, beside_frameworks):
     monkeypatch.chdir(tmp_path)
     run_code("docs/integrations.md")

@@ -141,6 +141,39 @@ def test_sequences_of_unequal_length_are_answered_with_padding(shape: tuple[int,
     assert "Resize" not in str(caught.value)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([[7, 8, 9], [7, 8]], "differ in length: 3 first, 2 in row 1"),
+        ([([7, 8], 0), ([7, 8], 0), ([7, 8, 9], 1)], "differ in length: 2 first, 3 in row 2"),
+        ([{"ids": [7, 8, 9]}, {"ids": []}], "differ in length at 'ids': 3 first, 0 in row 1"),
+    ],
+)
+def test_lists_of_unequal_length_are_answered_with_padding(
+    samples: list[Any], words: str, workers: int
+) -> None:
+    with pytest.raises(UnequalSamplesError, match=rf"{words}, .*collate_fn= that pads"):
+        list(rk.DataLoader(samples, batch_size=3, num_workers=workers))  # type: ignore[arg-type]
+
+
+def test_a_transform_that_is_not_there_is_answered_with_what_is() -> None:
+    words = "no RandomPerspective in .*Lambda.* Compose of torchvision's as transform=: .* no step is native"
+    with pytest.raises(AttributeError, match=words):
+        rk.transforms.RandomPerspective  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'RandomResizedcrop'\. Did you mean RandomResizedCrop"
+    ):
+        rk.transforms.RandomResizedcrop  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_labels_that_cannot_be_mixed_are_named_by_their_type() -> None:
+    samples = [(torch.zeros(3, 4, 4), name) for name in ("cat", "dog")]
+    loader = rk.DataLoader(samples, batch_size=2, batch_transform=rk.transforms.MixUp(num_classes=2))  # type: ignore[arg-type,var-annotated]
+    with pytest.raises(ArgumentError, match=r"the batch is a list of Tensor, tuple\. "):
+        next(iter(loader))
+
+
 # Limits of the process.
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -72,10 +74,15 @@ def test_a_label_that_is_no_class_is_named(label: int, named: int) -> None:
         (torch.zeros(6, 3, 4, 4, dtype=torch.uint8), LABELS, 5, "batch of floats"),
         (IMAGES, LABELS[:5], 5, "for 6 images"),
         (IMAGES, LABELS, None, "Give num_classes"),
+        (IMAGES, LABELS / 2, 5, r"labels are torch.float32, one number for each image\. .*regression"),
+        (IMAGES, LABELS[:, None], 5, r"\(6, 1\), but num_classes is 5"),
+        (IMAGES, torch.eye(4)[LABELS.clamp(max=3)], 5, r"\(6, 4\), but num_classes is 5.* N × 5"),
+        (IMAGES, ["cat"] * 6, 5, "labels are of type list"),
+        (IMAGES, None, 5, "labels are of type NoneType"),
     ],
 )
 def test_batches_that_do_not_match_are_rejected(
-    images: torch.Tensor, labels: torch.Tensor, classes: int | None, message: str
+    images: torch.Tensor, labels: Any, classes: int | None, message: str
 ) -> None:
     for step in (rk.MixUp(num_classes=classes), rk.CutMix(num_classes=classes)):
         with pytest.raises(ArgumentError, match=message):

@@ -11,6 +11,7 @@
 torch.Size([3, 224, 224])
 """
 
+import difflib
 from typing import TYPE_CHECKING, NoReturn
 
 from rekindle.prepare.steps.auto_augment import AutoAugment, AutoAugmentPolicy
@@ -118,9 +119,12 @@ if not TYPE_CHECKING:  # For type checkers, what is not above does not exist.
     def __getattr__(name: str) -> NoReturn:
         """An AttributeError that says what to do in place of a transform that only torchvision has."""
         if name not in _TORCHVISION_ONLY:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            near = difflib.get_close_matches(name, __all__, n=1)
+            hint = f". Did you mean {near[0]}?" if near and not name.startswith("_") else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         instead = _TORCHVISION_ONLY[name] or "Lambda(function), with a function of an array"
         raise AttributeError(
             f"there is no {name} in rekindle.transforms. Use {instead}; or torchvision's {name}, in a "
-            "Compose of torchvision's as transform=."
+            "Compose of torchvision's as transform=: all of it is then done by torchvision, on Pillow "
+            "images, and no step is native."
         )

@@ -43,9 +43,11 @@ def collate(function: Collate, samples: Sample) -> Batch:
         if unequal is None:
             raise
         where, first, other, row = unequal
+        is_image = isinstance(first, tuple) and isinstance(other, tuple) and len(first) == len(other) == 3
+        what = "length" if isinstance(first, int) else "shape"
         raise UnequalSamplesError(
-            f"the samples of a batch differ in shape{where}: {first} first, {other} in row {row}, so they "
-            f"cannot be stacked to a batch. {_SAME_SIZE if len(first) == len(other) == 3 else _PAD}"
+            f"the samples of a batch differ in {what}{where}: {first} first, {other} in row {row}, so they "
+            f"cannot be stacked to a batch. {_SAME_SIZE if is_image else _PAD}"
         ) from error
 
 
@@ -60,8 +62,11 @@ def _holds_images(value: Sample) -> bool:
 
 def _unequal(
     values: Sequence[Sample], where: str = ""
-) -> tuple[str, tuple[int, ...], tuple[int, ...], int] | None:
-    """Where samples differ, the first shape, another, and its row; None if that is not what is wrong."""
+) -> tuple[str, tuple[int, ...] | int, tuple[int, ...] | int, int] | None:
+    """Where samples differ, the first shape, or length of a list, another, and its row.
+
+    None if that is not what is wrong.
+    """
     first = values[0]
     if isinstance(first, torch.Tensor | np.ndarray):
         for number, other in enumerate(values):
@@ -74,7 +79,10 @@ def _unequal(
                 if found is not None:
                     return found
     elif all(isinstance(value, tuple | list) for value in values):
-        for number in range(min(map(len, values))):
+        for number, other in enumerate(values):
+            if len(other) != len(first):
+                return where, len(first), len(other), number
+        for number in range(len(first)):
             found = _unequal([value[number] for value in values], where)
             if found is not None:
                 return found

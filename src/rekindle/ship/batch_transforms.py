@@ -38,9 +38,11 @@ class BatchTransforms:
         """The transformed batch."""
         pair = isinstance(batch, list | tuple) and len(batch) == 2
         if not pair or not all(isinstance(part, torch.Tensor) for part in batch):
+            parts = f" of {', '.join(type(part).__name__ for part in batch)}" if pair else ""
             raise ArgumentError(
-                f"steps on batches take (images, labels), two tensors, but the batch is a "
-                f"{type(batch).__name__}. Leave out batch_transform, or let the dataset return such pairs."
+                "steps on batches take (images, labels), two tensors, but the batch is a "
+                f"{type(batch).__name__}{parts}. Leave out batch_transform, or let the dataset return such "
+                "pairs."
             )
         images, labels = batch
         if self._on_device is not None:

@@ -69,6 +69,11 @@ class BatchMixing(ABC):
     def _soft_labels(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The labels as N × classes floats; ArgumentError if images and labels do not match."""
         name = type(self).__name__
+        if not isinstance(labels, torch.Tensor):
+            raise ArgumentError(
+                f"{name}: labels are of type {type(labels).__name__}. Give a tensor: one class for each "
+                "image, or N × classes."
+            )
         if images.ndim != 4 or not images.is_floating_point():
             raise ArgumentError(
                 f"{name}: images are {images.dtype} {tuple(images.shape)}. "
@@ -78,6 +83,16 @@ class BatchMixing(ABC):
             raise ArgumentError(
                 f"{name}: labels are {tuple(labels.shape)} for {images.shape[0]} images. "
                 "Give one class for each image, or N × classes."
+            )
+        if labels.ndim == 1 and (labels.is_floating_point() or labels.is_complex()):
+            raise ArgumentError(
+                f"{name}: labels are {labels.dtype}, one number for each image. Classes are integers: give "
+                "these, or N × classes; targets of a regression cannot be mixed here."
+            )
+        if labels.ndim == 2 and self.num_classes not in (None, labels.shape[1]):
+            raise ArgumentError(
+                f"{name}: labels are {tuple(labels.shape)}, but num_classes is {self.num_classes}. Give one "
+                f"class for each image, or N × {self.num_classes}."
             )
         if labels.ndim == 2:
             return labels if labels.is_floating_point() else labels.float()
