@@ -45,16 +45,16 @@ def may_reach_anything(code: CodeType) -> bool:
     names = all_names(code)
     if not names.isdisjoint(REACHES_ANYTHING):
         return True
-    return not names.isdisjoint(NAMED_BY_TEXT) and any(map(REACHES_ANYTHING.__contains__, _texts(code)))
+    return not names.isdisjoint(NAMED_BY_TEXT) and any(map(REACHES_ANYTHING.__contains__, texts_of(code)))
 
 
-def _texts(code: CodeType) -> Iterator[str]:
+def texts_of(code: CodeType) -> Iterator[str]:
     """The names in the texts of code: two in "a.b"."""
     for constant in code.co_consts:
         if type(constant) is str:
             yield from constant.split(".")
         elif type(constant) is CodeType:
-            yield from _texts(constant)
+            yield from texts_of(constant)
 
 
 def global_names(code: CodeType) -> frozenset[str]:

@@ -20,7 +20,8 @@ from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
 
-from rekindle.core.analysis.code_names import all_names
+from rekindle.core.analysis.code_names import all_names, texts_of
+from rekindle.core.analysis.made_generators import makers_among
 from rekindle.core.analysis.near_objects import near_objects
 from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
 
@@ -66,12 +67,49 @@ def may_read_on(dataset: object) -> bool:
     if not seeks and any(issubclass(type(value), (Iterator, *_QUEUES)) for value in near):
         return True
     harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
-    return any(_reads_on(one.__code__, one.__globals__, CHANGING - harmless) for one in functions)
+    if any(_reads_on(one.__code__, one.__globals__, CHANGING - harmless) for one in functions):
+        return True
+    return may_keep_a_generator(near, functions)
 
 
 def _seeks_first(names: tuple[str, ...]) -> bool:
     """Whether code seeks before it reads, by its names in the order of their use; else it starts over."""
     return _READING.isdisjoint(names[: names.index("seek")])
+
+
+def may_keep_a_generator(near: list[object], functions: list[FunctionType]) -> bool:
+    """Whether a function may make a generator for later samples: what those draw follows from earlier ones.
+
+    One that is held from the beginning is seeded for each sample, and a function's own is gone behind it.
+    """
+    remembers = any(map(_keeps_results, near))
+    keeping = functions if remembers else [one for one in functions if _keeps_something(one.__code__)]
+    if not keeping:
+        return False
+    makers = makers_among(near)
+    return any(makers(one) for one in keeping)
+
+
+def asks_which_worker(*roots: object) -> bool:
+    """Whether code may read the number of the worker that it runs in."""
+    codes = [one.__code__ for one in reached_functions(*roots)]
+    names = frozenset[str]().union(*map(all_names, codes))
+    if names.isdisjoint(("get_worker_info", "_worker_info")):
+        return False
+    return "id" in names or any("id" in texts_of(one) for one in codes)
+
+
+def _keeps_something(code: CodeType) -> bool:
+    """Whether code stores anything that is still there when it returns."""
+    steps = steps_of(code)
+    own = frozenset(code.co_varnames[: min(code.co_argcount, 1)])
+    held = own | _held_variables(steps, own)
+    return any(
+        step.opname == "STORE_ATTR"
+        or step.argval == "setdefault"
+        or (step.opname in STORES_ITEM and _is_in_an_attribute(step, steps, held))
+        for step in steps
+    ) or _within(code, _keeps_something)
 
 
 def may_change_anything(*roots: object) -> bool:
