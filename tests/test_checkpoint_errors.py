@@ -157,9 +157,9 @@ def test_an_edited_state_is_refused_or_works(kind, saved_states, data):
     }[kind]()
     try:
         loader.load_state_dict(state)
+        list(loader)  # which refuses to go on with a sampler's order that is another one
     except rk.StateError:
         return
-    list(loader)
     loader.state_dict()
 
 

@@ -68,8 +68,6 @@ def test_any_sampler_resumes_after_any_number_of_batches(kind, workers):
     def make(workers):
         return rk.DataLoader(Draws(), num_workers=workers, seed=3, **FOREIGN[kind]())
 
-    if kind == "draws" and workers > 0:
-        pytest.skip("draws from the global generators as it goes, which is ahead of the batches")
     seed_all(1)
     batches, states, generators = [], [], []
     loader = make(workers)
@@ -242,12 +240,6 @@ class InOrderOf(Sampler):
         return iter(torch.randperm(12, generator=generator).tolist())
 
 
-class CountsItsPasses(InOrderOf):
-    def __iter__(self):
-        self.number += 1
-        return super().__iter__()
-
-
 class WithoutSeed(InOrderOf):
     def __iter__(self):
         return iter(np.random.default_rng().permutation(12).tolist())
@@ -262,14 +254,11 @@ def after_batches(done, sampler, **options):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", [CountsItsPasses, WithoutSeed])
-def test_a_state_is_refused_where_a_sampler_gives_another_order(kind, workers):
-    sampler = kind()
-    batches(rk.DataLoader(range(12), sampler=sampler))
-    state, _ = after_batches(2, sampler, num_workers=workers)
-    resumed = rk.DataLoader(range(12), batch_size=2, sampler=kind(), seed=3, num_workers=workers)
+def test_a_state_is_refused_where_a_sampler_gives_another_order(workers):
+    state, _ = after_batches(2, WithoutSeed(), num_workers=workers)
+    resumed = rk.DataLoader(range(12), batch_size=2, sampler=WithoutSeed(), seed=3, num_workers=workers)
     resumed.load_state_dict(state)
-    with pytest.raises(rk.StateError, match=rf"sampler: {kind.__name__} gives another order .* batch 2"):
+    with pytest.raises(rk.StateError, match=r"sampler: WithoutSeed gives another order .* batch 2"):
         iter(resumed)
 
 
@@ -288,7 +277,7 @@ def test_a_state_goes_on_where_the_script_puts_its_sampler_back():
 
 def test_a_state_behind_the_last_batch_or_before_the_first_goes_with_any_order():
     for done, left in ((0, 6), (6, 0)):
-        state, _ = after_batches(done, CountsItsPasses())
+        state, _ = after_batches(done, InOrderOf())
         resumed = rk.DataLoader(range(12), batch_size=2, sampler=WithoutSeed(), seed=3)
         resumed.load_state_dict(state)
         assert len(batches(resumed)) == left

@@ -42,7 +42,7 @@ class SamplerEpoch:
 
     def _follow(self, found: EpochSampler | None) -> None:
         # Not a reference of its own: a sampler may know its loader, which must be able to go.
-        self._sampler = None if found is None else _weakly(found)
+        self._sampler = None if found is None else weakly(found)
         self._seen = 0
 
     def follow(self, sampler: object) -> None:
@@ -97,8 +97,9 @@ class SamplerEpoch:
         return sampler.epoch_set if isinstance(sampler, PlannedSampler) else sampler.epoch
 
 
-def _weakly(sampler: EpochSampler) -> Callable[[], EpochSampler | None]:
+def weakly(sampler: Result) -> Callable[[], Result | None]:
+    """A reference to a sampler that lets it go, if its class has room for that."""
     try:
         return weakref.ref(sampler)
-    except TypeError:  # Its class has no room for that.
+    except TypeError:
         return lambda: sampler

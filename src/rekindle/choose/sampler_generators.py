@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
 import torch
+import xxhash
 
 from rekindle.core.generator_states import check_torch
-from rekindle.core.global_rng import GENERATORS
+from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.state_fields import StateFields
 
 GLOBAL = frozenset(one.name for one in GENERATORS)
+Result = TypeVar("Result")
 
 
 def generators_of(sampler: object, generator: torch.Generator | None) -> dict[str, torch.Tensor]:
@@ -16,7 +21,7 @@ def generators_of(sampler: object, generator: torch.Generator | None) -> dict[st
     states = {}
     if generator is not None:
         states["generator"] = generator.get_state()
-    own = _generator_within(sampler)
+    own = generator_within(sampler)
     if own is not None and own is not generator:
         states["sampler_generator"] = own.get_state()
     return states or {one.name: one.save_tensor() for one in GENERATORS}
@@ -26,7 +31,7 @@ def set_generators(
     states: dict[str, torch.Tensor], sampler: object, generator: torch.Generator | None
 ) -> None:
     """Restore generators to saved states."""
-    own = _generator_within(sampler)
+    own = generator_within(sampler)
     if generator is not None and "generator" in states:
         generator.set_state(states["generator"])
     if own is not None and "sampler_generator" in states:
@@ -40,6 +45,41 @@ def same_states(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) 
     """Whether generators are where others are."""
     pairs = [(some[name], others[name]) for name in some]
     return all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs)
+
+
+def global_digest(states: Mapping[str, torch.Tensor]) -> int | None:
+    """A number that follows from the states of the global generators; None if these are not among them."""
+    if not states.keys() >= GLOBAL:
+        return None
+    hashed = xxhash.xxh3_64()
+    for name in sorted(GLOBAL):
+        hashed.update(states[name].numpy().data)
+    return hashed.intdigest() >> 1
+
+
+class OwnStream:
+    """The global generators as a sampler finds them: it goes on from states that are not the script's now."""
+
+    def __init__(self, states: Mapping[str, torch.Tensor]) -> None:
+        self._restores = [one.save() for one in GENERATORS]
+        with generators_kept(GENERATORS):
+            for one in GENERATORS:
+                one.restore_tensor(states[one.name])
+            self._restores = [one.save() for one in GENERATORS]
+
+    def during(self, draw: Callable[[], Result]) -> Result:
+        """What drawing from these gives."""
+        with generators_kept(GENERATORS):
+            for restore in self._restores:
+                restore()
+            try:
+                return draw()
+            finally:
+                self._restores = [one.save() for one in GENERATORS]
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """Where these are."""
+        return self.during(lambda: {one.name: one.save_tensor() for one in GENERATORS})
 
 
 def checked_generators(states: StateFields) -> dict[str, torch.Tensor]:
@@ -62,7 +102,7 @@ def checked_generator(states: StateFields, name: str, kind: str = "generator") -
     return copied
 
 
-def _generator_within(sampler: object) -> torch.Generator | None:
+def generator_within(sampler: object) -> torch.Generator | None:
     """The generator that was passed to a sampler, or to one that it wraps."""
     for _ in range(4):
         own = getattr(sampler, "generator", None)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch.utils.data import BatchSampler
 
+from rekindle.choose.kept_values import Value
 from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.sampler_generators import GLOBAL, generators_of
+
+# What a sampler keeps, by where and under which name: as plain data, and whether it is the object that was
+# there at first.
+KeptParts: TypeAlias = dict[str, dict[str, list[Value]]]
 
 
 class StatefulSampler(Protocol):
@@ -36,7 +41,12 @@ class SamplerState:
     seeds_once: bool | None = None  # and later epochs draw no other: workers persist
     draws: dict[str, torch.Tensor] | None = None  # how often samples were drawn, where that is not replayed
     epoch: int | None = None  # that the sampler was in, by its `set_epoch`, when the epoch began
+    drawn: int | None = None  # batches, of which some are not yielded yet; None: as many as `step`
+    ended: bool = False  # and there are no others
     digest: int | None = None  # of the samples drawn so far, where they are to be drawn again
+    stream: int | None = None  # the digest of the global generators, as it draws from them
+    kept_first: KeptParts | None = None  # what a sampler without a state kept when the epoch began
+    kept: KeptParts | None = None  # and now, where that is something else
 
 
 class WorkerSeeds(NamedTuple):
@@ -47,7 +57,12 @@ class WorkerSeeds(NamedTuple):
 
 
 def between_epochs(
-    sampler: object, generator: torch.Generator | None, seeds: WorkerSeeds, *, ended: bool
+    sampler: object,
+    generator: torch.Generator | None,
+    seeds: WorkerSeeds,
+    kept: KeptParts | None,
+    *,
+    ended: bool,
 ) -> SamplerState:
     """What it takes to begin the next epoch of a sampler elsewhere, or, if none has `ended`, the first."""
     stateful = stateful_part(sampler) if ended else None
@@ -60,6 +75,7 @@ def between_epochs(
         draws_seed=seeds.kept is None,
         seeds_once=seeds.once,
         epoch=SamplerEpoch(sampler).epoch,
+        kept=kept,
     )
 
 

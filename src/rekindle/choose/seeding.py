@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,7 +11,7 @@ import torch
 
 from rekindle.choose.order_kind import OrderKind
 from rekindle.choose.position import IterablePosition, Position
-from rekindle.choose.sampler_state import WorkerSeeds, between_epochs
+from rekindle.choose.sampler_state import KeptParts, WorkerSeeds, between_epochs
 from rekindle.core import counter_rng
 
 
@@ -66,10 +67,11 @@ def before_an_epoch(
     sampler: object,
     generator: torch.Generator | None,
     seeds: WorkerSeeds,
+    kept: Callable[[], KeptParts],
 ) -> Position:
     """The position between two epochs, with what the next one will draw from."""
     if order is OrderKind.SAMPLER and position.sampler_state is None:
-        resume = between_epochs(sampler, generator, seeds, ended=position.epoch > 0)
+        resume = between_epochs(sampler, generator, seeds, kept(), ended=position.epoch > 0)
         return Position(position.epoch, sampler_state=resume, copies=position.copies)
     if order is OrderKind.ITERABLE and generator is not None:
         known = position.iterable or IterablePosition()

@@ -23,7 +23,15 @@ from rekindle.choose.plan import EpochPlan
 from rekindle.choose.planned_sampler import set_epoch_within
 from rekindle.choose.refresh_schedule import Refresh
 from rekindle.choose.sampler_epochs import SamplerEpoch
-from rekindle.choose.sampler_generators import GLOBAL, generators_of, same_states, set_generators
+from rekindle.choose.sampler_generators import (
+    GLOBAL,
+    OwnStream,
+    generators_of,
+    global_digest,
+    same_states,
+    set_generators,
+)
+from rekindle.choose.sampler_memory import SamplerMemory
 from rekindle.choose.sampler_state import SamplerState, WorkerSeeds, stateful_part, wrapped_sampler
 from rekindle.core.counter_rng import NEXT_DRAW
 from rekindle.core.samples import Index
@@ -57,14 +65,18 @@ class SamplerOrders:
         refresh: Refresh | None = None,
         plan_of: Callable[[NDArray[np.int64]], EpochPlan] | None = None,
         sampler_epoch: SamplerEpoch | None = None,
+        memory: SamplerMemory | None = None,
     ) -> None:
         """`without` are steps that were yielded before, out of order. `keep_recent` has each order name the
         samples before it, which may be substitutes for one that fails. `refresh` says when cached parts are
         recomputed. `plan_of` makes a plan of the samples of an epoch: all are drawn at once then.
-        `sampler_epoch` must not take what a pass makes of the sampler's epoch for one that a script set.
+        `sampler_epoch` must not take what a pass makes of the sampler's epoch for one that a script set;
+        `memory` is to know what else it makes of a sampler.
         """
         set_epoch_within(sampler, epoch)
         self._sampler_epoch = SamplerEpoch(sampler) if sampler_epoch is None else sampler_epoch
+        self._memory = memory or SamplerMemory()
+        self._stream: OwnStream | None = None  # that the sampler draws from, in place of the global one
         self._refresh, self._plan_of = refresh, plan_of
         self._plan: EpochPlan | None = None
         self._sampler = sampler
@@ -91,6 +103,7 @@ class SamplerOrders:
         self._own_epoch = self._sampler_epoch.epoch
         self._start = generators_of(sampler, generator)
         if resume is None:
+            self._memory.begin(sampler, generator)
             self._iterator = self._sampler_epoch.during(self._begin)
         else:
             assert resume.step is not None
@@ -152,31 +165,54 @@ class SamplerOrders:
                 self._counts = DrawCounts.resumed(state.draws)
             done = 0 if self._plan_of is None else self._step
             return islice(self._iterated(), done, None)
+        self._memory.go_back_to(self._sampler, self._generator, state.kept_first or {})
+        self._memory.begin(self._sampler, self._generator)
         now = generators_of(self._sampler, self._generator)
         set_generators(self._start, self._sampler, self._generator)
         iterator = self._begin()
-        for drawn in islice(iterator, self._step):
-            indices = self._indices(drawn)
-            ids, content = batch_content(indices, self._seen)
-            self._counts.add(ids)
-            self._seen += len(indices)
-            self._digest = extended_digest(self._digest, content)
-            if self._recent is not None:
-                self._recent.extend(indices)
-        if None not in (state.digest, self._digest) and state.digest != self._digest:
-            iterator = self._nothing_left(iterator, state)
-        if self._step == 0 and not same_states(now, generators_of(self._sampler, self._generator)):
+        ahead, is_same = self._draw_again(iterator, state)
+        if self._step and not is_same:
+            iterator = self._nothing_left(chain(ahead, iterator), state)
+            ahead = []
+        drawn_from = generators_of(self._sampler, self._generator)
+        if self._step == 0 and not ahead and not same_states(now, drawn_from):
             # Most samplers draw their order when they are asked for the first index: let that be now.
-            iterator = chain(list(islice(iterator, 1)), iterator)
+            ahead = list(islice(iterator, 1))
+            drawn_from = generators_of(self._sampler, self._generator)
         # The global ones are not ours to move; those of the loader and the sampler go on from here.
         set_generators({name: now[name] for name in now if name in GLOBAL}, self._sampler, None)
-        return iterator
+        if state.stream is not None and global_digest(now) != state.stream == global_digest(drawn_from):
+            self._stream = OwnStream(drawn_from)
+        self._memory.put_back(self._sampler, self._generator, state.kept or {})
+        return chain(ahead, iterator)
+
+    def _draw_again(self, iterator: Iterator[Index], state: SamplerState) -> tuple[list[Index], bool]:
+        """Draw what had been drawn: the batches that were not yielded, and whether all are the same."""
+        ahead: list[Index] = []
+        digest, seen = self._digest, 0
+        for number, drawn in enumerate(islice(iterator, state.drawn or self._step)):
+            indices = self._indices(drawn)
+            ids, content = batch_content(indices, seen)
+            digest, seen = extended_digest(digest, content), seen + len(indices)
+            if number >= self._step:
+                ahead.append(indices if self._batched else drawn)
+                continue
+            self._counts.add(ids)
+            self._seen, self._digest = seen, digest
+            if self._recent is not None:
+                self._recent.extend(indices)
+        if state.ended:
+            more = list(islice(iterator, 1))
+            if more:
+                return ahead + more, False
+        return ahead, None in (state.digest, digest) or state.digest == digest
 
     def _nothing_left(self, iterator: Iterator[Index], state: SamplerState) -> Iterator[Index]:
         """An iterator without an index; StateError if it has one, for that is of another order."""
         nothing = object()
         if next(iterator, nothing) is nothing:
             return iterator
+        self._memory.end(self._sampler, self._generator)
         own_epoch = "" if state.epoch is None else f", in its epoch {state.epoch}"
         name = type(wrapped_sampler(self._sampler)).__name__
         raise StateError(
@@ -202,10 +238,15 @@ class SamplerOrders:
 
     def resume_after(self, steps: int) -> SamplerState:
         """What it takes to go on after so many batches of this epoch."""
-        seen, state, _, digest = self._after[steps]
-        draws = None
+        seen, state, *_ = self._after[steps]
+        drawn = max(self._after)  # An interrupt may have left the next one half drawn.
+        draws = kept_first = kept = stream = None
         if state is not None and self._plan_of is None:
             draws = self._counts.state([one.ids for step, one in self._after.items() if step > steps])
+        if state is None:
+            kept_first, kept = self._memory.within(self._sampler, self._generator)
+            if self._start.keys() >= GLOBAL:
+                stream = global_digest(self._start | self._stream_now())
         return SamplerState(
             steps,
             self._start,
@@ -216,8 +257,17 @@ class SamplerOrders:
             self._seeds_once,
             draws,
             self._own_epoch,
-            digest if state is None else None,
+            drawn,
+            self._ended,
+            self._after[drawn].digest if state is None else None,
+            stream,
+            kept_first,
+            kept,
         )
+
+    def _stream_now(self) -> dict[str, torch.Tensor]:
+        """The global generators, as the sampler draws from them."""
+        return generators_of(None, None) if self._stream is None else self._stream.states()
 
     def forget_before(self, steps: int) -> None:
         """Promise not to ask about fewer batches than these."""
@@ -249,9 +299,10 @@ class SamplerOrders:
     def _draw(self) -> BatchOrder | EndOfEpoch:
         while not self._ended:
             try:
-                drawn = self._sampler_epoch.during(self._iterator.__next__)
+                drawn = self._sampler_epoch.during(self._next)
             except StopIteration:
                 self._ended = True
+                self._memory.end(self._sampler, self._generator)
                 return EndOfEpoch(self._epoch)
             indices = self._indices(drawn)
             step, seen = self._step, self._seen
@@ -270,6 +321,11 @@ class SamplerOrders:
             if step not in self._without:
                 return order._replace(recent=recent)
         raise StopIteration
+
+    def _next(self) -> Index:
+        if self._stream is None:
+            return next(self._iterator)
+        return self._stream.during(self._iterator.__next__)
 
     def _ordered(self, step: int, seen: int, indices: list[Index], ids: NDArray[np.int64]) -> BatchOrder:
         """A batch, each of whose samples has its own turn, and the generation that the schedule says."""

@@ -15,6 +15,7 @@ from rekindle.choose import OrderKind
 from rekindle.choose.draws import checked_draws
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_generators import checked_generators
+from rekindle.choose.sampler_memory import checked_parts
 from rekindle.choose.sampler_state import SamplerState
 from rekindle.choose.shard import Shard
 from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
@@ -30,6 +31,8 @@ _MOST_SEED = 2**63 - 1
 STREAM_PART = "stream_of"  # which rank's part of a stream; not there without shard=
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
+_MOST_AHEAD = 2**20  # batches, which are kept while they are drawn again
+_KEPT = ("kept_first", "kept")
 _ARGUMENTS = {"dataset_size": "dataset", "order": "shuffle= or sampler="}  # that a field follows from
 Identity: TypeAlias = dict[str, int | str | None]
 
@@ -75,12 +78,18 @@ def save(
         "epoch": position.epoch,
         "step": position.step,
         "ahead": torch.tensor(sorted(position.ahead), dtype=torch.int64),
-        "sampler": None if sampler is None else copy.deepcopy(vars(sampler)),
+        "sampler": None if sampler is None else _copied(sampler),
         "iterable": None if iterable is None else stream_state.save(iterable),
         "bad_epochs": torch.tensor([one.epoch for one in bad], dtype=torch.int64),
         "bad_ids": torch.tensor([one.id for one in bad], dtype=torch.int64),
         "bad_reasons": [one.reason for one in bad],
     }
+
+
+def _copied(sampler: SamplerState) -> State:
+    fields = vars(sampler)
+    kept = {name: fields[name] for name in _KEPT}  # of which nobody changes anything
+    return copy.deepcopy({name: fields[name] for name in fields if name not in _KEPT}) | kept
 
 
 def check_version(state: object, path: str = "") -> StateFields:
@@ -195,13 +204,19 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
         own = copy.deepcopy(saved.get("sampler"))
     except RecursionError:
         saved.refuse("sampler", "the sampler's own state is nested too deeply")
-    epoch = once = digest = None  # Earlier states do not have them.
+    epoch = once = None  # Earlier states do not have them.
     if "epoch" in saved.names() and saved.get("epoch") is not None:
         epoch = saved.integer("epoch", most=MOST_EPOCHS)
     if "seeds_once" in saved.names() and saved.get("seeds_once") is not None:
         once = saved.boolean("seeds_once")
     base_seed, draws_seed = saved.integer("base_seed", most=_MOST_SEED), saved.boolean("draws_seed")
-    state = SamplerState(None, start, own, 0, base_seed, draws_seed, once, epoch=epoch)
+    kept_first, kept = (
+        checked_parts(saved.inner(name)) if name in saved.names() and saved.get(name) is not None else None
+        for name in _KEPT
+    )
+    state = SamplerState(
+        None, start, own, 0, base_seed, draws_seed, once, epoch=epoch, kept_first=kept_first, kept=kept
+    )
     if saved.get("step") is None:
         if position:
             saved.refuse("step", f"missing, but the epoch is at batch {position}")
@@ -210,6 +225,15 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
     if step != position:
         saved.refuse("step", f"the sampler is at batch {step}, but the epoch is at batch {position}")
     draws = None if saved.get("draws") is None else checked_draws(saved.inner("draws"))
-    if "digest" in saved.names() and saved.get("digest") is not None:
-        digest = saved.integer("digest", most=_MOST_SEED)
-    return replace(state, step=step, seen=seen, draws=draws, digest=digest)
+    digest, stream, drawn = (
+        saved.integer(name, most=_MOST_SEED)
+        if name in saved.names() and saved.get(name) is not None
+        else None
+        for name in ("digest", "stream", "drawn")
+    )
+    if drawn is not None and not step <= drawn <= step + _MOST_AHEAD:
+        saved.refuse("drawn", f"the sampler is at batch {step}, but {drawn} are drawn")
+    ended = "ended" in saved.names() and saved.boolean("ended")
+    return replace(
+        state, step=step, seen=seen, draws=draws, drawn=drawn, ended=ended, digest=digest, stream=stream
+    )

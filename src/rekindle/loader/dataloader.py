@@ -322,7 +322,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if not position.begun:
             position = self._epochs.asked_for(position)
         if not position.begun and position.step == 0:
-            position = between_epochs(position, self._index_sampler, settings, self._epochs.worker_seeds)
+            position = between_epochs(position, self._index_sampler, settings, self._epochs)
         if isinstance(self.reuse, Echo) and position.epoch > 0 and settings.keeps_datasets:
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
         return state_at(position, settings, self._order, self._progress)
@@ -354,7 +354,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         parts.bad_samples = replace(parts.bad_samples, found=found)
         self.__dict__["seed"] = identity["seed"] if self._seed_is_given else DrawnSeed(identity["seed"])
         self._agreed = None
-        self._epochs.resume_at(position, self._sampler_to_set)
+        self._epochs.resume_at(position, self._sampler_to_set, self.generator)
         self.close()
         parts.reuse.resume(identity["seed"], identity["split"])
 

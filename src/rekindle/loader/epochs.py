@@ -15,6 +15,7 @@ from rekindle.choose.echo_order import echoed_length
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import SamplerEpoch
+from rekindle.choose.sampler_memory import SamplerMemory
 from rekindle.choose.sampler_state import WorkerSeeds
 from rekindle.choose.seeding import start_iterable as start_iterable_position
 from rekindle.choose.seeding import worker_seed
@@ -39,6 +40,7 @@ class Epochs:
         self.next_epoch = 0
         self.requested: int | None = None  # what `set_epoch` has made the next one
         self._sampler_epoch = SamplerEpoch()
+        self.sampler_memory = SamplerMemory()
         self._idle = IdleRunner()
         self._current: weakref.ref[EpochIterator] | None = None
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
@@ -138,7 +140,7 @@ class Epochs:
             return Position(self.next_epoch if wanted is None else wanted)
         return position if wanted in (None, position.epoch) else Position(wanted)
 
-    def resume_at(self, position: Position, sampler: object) -> None:
+    def resume_at(self, position: Position, sampler: object, generator: object) -> None:
         """Let the next epoch go on at the position of a state.
 
         It does so whatever epoch was set before, for the loader or in a sampler of ours. A sampler of the
@@ -152,6 +154,9 @@ class Epochs:
             self._sampler_epoch.newly_set()
         elif position.sampler_state is not None and not self._sampler_epoch.is_newly_set:
             self._sampler_epoch.go_back_to(position.sampler_state.epoch)
+        state = position.sampler_state
+        if state is not None and state.step is None:
+            self.sampler_memory.go_back_to(sampler, generator, state.kept or {})
 
     def asked_for(self, position: Position) -> Position:
         """A position, or the beginning of another epoch that `set_epoch` has made the next one."""
@@ -171,7 +176,8 @@ class Epochs:
         if sampler is not None and not sampler.is_drawing:
             sampler.go_back(position.step, position.ahead)
         elif sampler is not None:
-            position.sampler_state = sampler.resume_after(position.step)
+            # What it keeps may be that of a draw which was not finished.
+            position.sampler_state = replace(sampler.resume_after(position.step), kept=None)
             position.sampler = self._follow_sampler(settings, position)
         if position.iterable is not None:
             position.iterable = replace(position.iterable, is_live=False)
@@ -221,6 +227,7 @@ class Epochs:
             refresh=planning.refresh(),
             plan_of=planning.plan_of_sampler(position.epoch, batch_size, settings.drop_last),
             sampler_epoch=self._sampler_epoch,
+            memory=self.sampler_memory,
         )
 
     def close_idle(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,12 +10,11 @@ from rekindle.choose import OrderKind
 from rekindle.choose.importance import session_state
 from rekindle.choose.importance.session import ImportanceSession
 from rekindle.choose.position import IterablePosition, Position
-from rekindle.choose.sampler_state import WorkerSeeds
 from rekindle.choose.seeding import before_an_epoch
 from rekindle.errors import StateError
 from rekindle.loader import checkpoint, dataset_state, shard_state, stream_ranks
 from rekindle.loader.epoch_iterator import Progress
-from rekindle.loader.epochs import steps_of
+from rekindle.loader.epochs import Epochs, steps_of
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.run import BadSample
@@ -37,10 +35,13 @@ def between_epochs(
     position: Position,
     sampler: object,
     settings: LoaderSettings,
-    worker_seeds: Callable[[LoaderSettings], WorkerSeeds],
+    epochs: Epochs,
 ) -> Position:
     """The position before an epoch: what it will draw from, and the state of a dataset that is read here."""
-    position = before_an_epoch(position, settings.order, sampler, settings.generator, worker_seeds(settings))
+    generator = settings.generator
+    kept = partial(epochs.sampler_memory.between, sampler, generator, stacklevel=4)
+    seeds = epochs.worker_seeds(settings)
+    position = before_an_epoch(position, settings.order, sampler, generator, seeds, kept)
     if settings.order is not OrderKind.ITERABLE or settings.num_workers > 0:
         return position
     known = position.iterable or IterablePosition()
