@@ -14,7 +14,8 @@ from typing import TypeAlias
 from rekindle.core.analysis.code_names import global_names
 from rekindle.core.analysis.near_objects import ARRAYS, near_objects
 from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
-from rekindle.core.analysis.self_changes import Kept, kept_by, reached_functions
+from rekindle.core.analysis.reached_functions import reached_functions
+from rekindle.core.analysis.self_changes import Kept, kept_by
 
 _CONTAINERS = (OrderedDict, defaultdict, deque, dict, list, set, bytearray)
 _READS = " reads "  # in the way to a global

@@ -16,7 +16,7 @@ from types import CodeType, FunctionType
 from rekindle.core.analysis.code_names import NAMED_BY_TEXT, REACHES_ANYTHING
 
 # A function that uses one of these may get at any attribute.
-_ANY_ATTRIBUTE = (
+ANY_ATTRIBUTE = (
     REACHES_ANYTHING
     | NAMED_BY_TEXT
     | {"getmembers", "__dict__", "__reduce__", "__reduce_ex__", "__getstate__", "asdict", "astuple"}
@@ -34,7 +34,7 @@ _LOADS_VARIABLE = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK",
 def may_reach_any_attribute(code: CodeType) -> bool:
     """Whether code uses anything through which an attribute is reached without its name."""
     return (
-        not _ANY_ATTRIBUTE.isdisjoint(code.co_names)
+        not ANY_ATTRIBUTE.isdisjoint(code.co_names)
         or _MATCH_CLASS in code.co_code[::2]  # `case Dataset(files=x)`
         or any(map(may_reach_any_attribute, _inner(code)))
     )

@@ -9,24 +9,25 @@ not at all.
 from __future__ import annotations
 
 import dis
+import operator
 import sys
 from collections.abc import Iterator
 from dis import Instruction
-from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
+from itertools import chain, pairwise
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
-from rekindle.core.analysis.attribute_uses import may_reach_any_attribute
+from rekindle.core.analysis.attribute_uses import ANY_ATTRIBUTE, may_reach_any_attribute
 from rekindle.core.analysis.code_names import all_names, global_names
 from rekindle.core.analysis.near_objects import near_objects, own_classes
-from rekindle.core.analysis.object_state import is_installed, is_library
+from rekindle.core.analysis.object_state import is_installed, is_library, vars_of
+from rekindle.core.analysis.reached_functions import functions_among
 from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
     CHANGING_FUNCTIONS,
     IN_PLACE,
     STORES_ITEM,
-    functions_among,
 )
 
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
@@ -72,8 +73,9 @@ def code_reads(*roots: object) -> CodeReads:
             break
         reached += new.values()
         known |= new.keys()
-    names: set[str] = set()
-    written, writes_numbers, any_attribute = set[str](), False, False
+    names = set(chain.from_iterable(map(_names_in_getter, near)))
+    written, writes_numbers = set[str](), False
+    any_attribute = any(type(one) is BuiltinFunctionType and one.__name__ in ANY_ATTRIBUTE for one in near)
     for function in functions:
         names |= all_names(function.__code__)
         any_attribute = any_attribute or may_reach_any_attribute(function.__code__)
@@ -82,14 +84,38 @@ def code_reads(*roots: object) -> CodeReads:
             found = _written(code)
             written |= {one for one in found if one is not None}
             writes_numbers = writes_numbers or None in found
+    # What these write to is the new object's own.
+    makers = (*_that_make_objects(classes, names),)
+    for function in makers:
+        names |= all_names(function.__code__)
+        any_attribute = any_attribute or may_reach_any_attribute(function.__code__)
     return CodeReads(
-        functions,
+        (*functions, *makers),
         classes,
         (*modules.values(),),
         None if any_attribute else frozenset(names),
         frozenset(written),
         writes_numbers or not _OPENS_MEMORY.isdisjoint(names),
     )
+
+
+def _names_in_getter(value: object) -> Iterator[str]:
+    """The names of attributes that `operator.attrgetter("a.b")` or `methodcaller("a")` reads."""
+    if type(value) in (operator.attrgetter, operator.methodcaller):
+        for argument in value.__reduce__()[1]:
+            if type(argument) is str:
+                yield from argument.split(".")
+
+
+def _that_make_objects(classes: tuple[type, ...], names: set[str]) -> Iterator[FunctionType]:
+    """Functions that run where code calls one of the script's classes, by its name."""
+    for kind in classes:
+        if vars_of(type)["__name__"].__get__(kind) in names:
+            members = (vars_of(kind).get(name) for name in ("__new__", "__init__", "__post_init__"))
+            for member in members:
+                function = member.__func__ if type(member) is staticmethod else member
+                if type(function) is FunctionType:
+                    yield function
 
 
 def _of_modules(function: FunctionType, modules: dict[int, ModuleType]) -> Iterator[object]:
@@ -103,7 +129,7 @@ def _of_modules(function: FunctionType, modules: dict[int, ModuleType]) -> Itera
             continue
         modules[id(module)] = module
     for module in [*modules.values()]:
-        for name in names:
+        for name in (*names, "__getattr__"):  # which gives what is not there
             value = vars(module).get(name)
             if type(value) is ModuleType and id(value) not in modules and not is_installed(value):
                 modules[id(value)] = value

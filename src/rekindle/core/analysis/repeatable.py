@@ -39,12 +39,12 @@ from rekindle.core.analysis.object_state import (
     mro_of,
     vars_of,
 )
+from rekindle.core.analysis.reached_functions import functions_among
 from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
     CHANGING_FUNCTIONS,
     STORES_ITEM,
-    functions_among,
     may_read_on,
     steps_of,
 )

@@ -17,13 +17,14 @@ import re
 from collections.abc import Callable, Iterator
 from dis import Instruction
 from itertools import pairwise
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 from rekindle.core.analysis.code_names import all_names, texts_of
 from rekindle.core.analysis.made_generators import makers_among
 from rekindle.core.analysis.near_objects import near_objects
 from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
+from rekindle.core.analysis.reached_functions import functions_among, reached_functions
 
 # Functions and methods of libraries that change what they are called on.
 CHANGING = frozenset(
@@ -45,13 +46,6 @@ CHANGE_ARGUMENT = frozenset({"at", "copyto", "place", "put", "putmask", "shuffle
 STORES_ITEM = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _STORES = STORES_ITEM | {"STORE_ATTR", "DELETE_ATTR"}
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
-# Methods that are called without being named.
-_OPERATORS = frozenset(
-    {
-        "__call__", "__contains__", "__enter__", "__exit__", "__getattr__", "__getattribute__", "__getitem__",
-        "__getitems__", "__iter__", "__len__", "__next__", "forward",
-    }
-)  # fmt: skip
 _WITH_MEMORY = (functools._lru_cache_wrapper, functools.cached_property)
 _Globals = dict[str, object]
 _STEPS_OF_CODE: dict[int, tuple[CodeType, list[Instruction]]] = {}
@@ -119,47 +113,6 @@ def may_change_anything(*roots: object) -> bool:
 
 def _may_change_anything(near: list[object]) -> bool:
     return any(_changes_anything(one.__code__) for one in functions_among(near))
-
-
-def reached_functions(*roots: object) -> Iterator[FunctionType]:
-    """Functions of a script that these objects may run: those they hold, and methods that these name."""
-    return functions_among([value for _, value in near_objects(*roots)])
-
-
-def functions_among(near: list[object]) -> Iterator[FunctionType]:
-    """Functions of a script that may run, of the objects near some others."""
-    called: list[FunctionType] = []
-    methods: list[FunctionType] = []
-    aliases: dict[int, set[str]] = {}  # the names of a method in its classes, by id
-    held: set[int] = set()  # methods that are held with their object: `collate_fn=dataset.collate`
-    for value in near:
-        if type(value) is MethodType:
-            held.add(id(value.__func__))
-        elif type(value) is FunctionType and not is_library(value.__module__):
-            (methods if _is_method(value) else called).append(value)
-        elif type in mro_of(type(value)):
-            for name, member in [*vars_of(value).items()]:  # type: ignore[arg-type]
-                aliases.setdefault(id(member), set()).add(name)
-    names = set(_OPERATORS)
-    while True:
-        reached = {
-            id(method)
-            for method in methods
-            if id(method) in held or not names.isdisjoint((method.__name__, *aliases.get(id(method), ())))
-        }
-        called += [method for method in methods if id(method) in reached]
-        methods = [method for method in methods if id(method) not in reached]
-        if not called:
-            return
-        for function in called:
-            names |= all_names(function.__code__)
-        yield from called
-        called = []
-
-
-def _is_method(function: FunctionType) -> bool:
-    parent = function.__qualname__.rpartition(".")[0]
-    return bool(parent) and not parent.endswith("<locals>")
 
 
 class Kept(NamedTuple):

@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 import numpy as np
 import torch
 
-from rekindle.core.analysis.self_changes import reached_functions
+from rekindle.core.analysis.reached_functions import reached_functions
 
 _SETTING = frozenset(
     {
