@@ -165,12 +165,13 @@ class OfTensor(Own):
 
 class Turns(Own):
     def __init__(self):
-        self.turns, self.seen = deque(range(SIZE)), {"passes": 0, "first": set()}
+        self.turns, self.seen = deque(range(SIZE), maxlen=SIZE), {"passes": 0, "first": set()}
 
     def order(self):
         self.turns.rotate(5)
         self.seen["passes"] += 1
         self.seen["first"].add(self.turns[0])
+        self.turns.append(self.turns[3])
         return [(index + len(self.seen["first"])) % SIZE for index in self.turns]
 
 

@@ -27,6 +27,7 @@ _SEQUENCES: dict[str, Callable[[list[Value]], Value]] = {
 _DICTS = (dict, OrderedDict, defaultdict)
 _MOST_LEVELS = 8
 _MOST_BYTES = 2**27
+_ARRAY = 2**13  # bytes that take as long to copy as to begin with an array
 _BIT_GENERATORS = {
     kind.__name__: kind
     for kind in (
@@ -66,18 +67,16 @@ class _Encoding:
         if level > _MOST_LEVELS:
             raise NotPlainError
         if kind in _SEQUENCES.values():
-            if kind is deque and value.maxlen is not None:
-                raise NotPlainError
             return kind.__name__, self.all(value, level)
         if kind in _DICTS:
             return "dict", [self.all(dict.keys(value), level), self.all(dict.values(value), level)]
         try:
             if kind is np.ndarray or issubclass(kind, np.generic):
-                self._spend(value.nbytes)
+                self._spend(value.nbytes + _ARRAY)
                 name = "array" if kind is np.ndarray else "scalar"
                 return name, torch.from_numpy(np.array(value))
             if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
-                self._spend(value.nbytes)
+                self._spend(value.nbytes + _ARRAY)
                 return "tensor", value.detach().clone()
             if issubclass(kind, GENERATORS):
                 return _encoded_generator(value)
@@ -231,10 +230,10 @@ def restored(value: Value, now: object, *, in_place: bool) -> object:
         return _generator(value[0], content, now)
     target: Value = now
     is_same_kind = type(target) is type(content)
-    if type(target) in _DICTS and value[0] == "dict":
-        target = target if in_place else target.copy()  # It may have an order, and a default.
+    if (type(target) in _DICTS and value[0] == "dict") or (type(target) is deque and is_same_kind):
+        target = target if in_place else target.copy()  # It may have an order, a default or a length.
         target.clear()
-        target.update(content)
+        (target.extend if type(target) is deque else target.update)(content)
         return target
     if not (in_place and is_same_kind):
         return content
@@ -243,9 +242,6 @@ def restored(value: Value, now: object, *, in_place: bool) -> object:
     elif type(target) is set:
         target.clear()
         target.update(content)
-    elif type(target) is deque:
-        target.clear()
-        target.extend(content)
     elif _is_like(target, content):
         target[...] = content
     else:
