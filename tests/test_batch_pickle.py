@@ -62,6 +62,15 @@ def test_a_tensor_that_does_not_lie_in_order_comes_back(tensor):
     assert same(there_and_back(tensor), tensor)
 
 
+@pytest.mark.parametrize("format", [torch.channels_last, torch.contiguous_format], ids=str)
+def test_the_order_in_memory_comes_back(format):
+    """A loader for NVIDIA's GPUs collates to channels_last, and the model expects that."""
+    images = torch.randn(2, 3, 4, 5).to(memory_format=format)
+    assert there_and_back(images).is_contiguous(memory_format=format)
+    assert there_and_back(images.permute(3, 0, 2, 1)).stride() == images.permute(3, 0, 2, 1).stride()
+    assert there_and_back(images[:, :2]).is_contiguous()
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -117,8 +117,19 @@ def _reduced(value: object) -> Any:
     if type(value) is not torch.Tensor or not _is_plain(value):
         return NotImplemented
     value = value.resolve_conj().resolve_neg()
+    order = None
+    if not value.is_contiguous():  # In another order of memory, such as channels_last, it is sent in that.
+        stride = value.stride()
+        order = sorted(range(value.dim()), key=lambda dim: -stride[dim])
+        value = value.permute(order)
+        if not value.is_contiguous():  # With gaps, or the same memory several times.
+            value, order = value.permute(_inverse(order)), None
     flat = _flat_bytes(value) if value.numel() else None
-    return _tensor, (flat, value.dtype, tuple(value.shape))
+    return _tensor, (flat, value.dtype, tuple(value.shape), order)
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(dim) for dim in range(len(order))]
 
 
 def _flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
@@ -136,7 +147,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _tensor(flat: NDArray[np.uint8] | None, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _tensor(
+    flat: NDArray[np.uint8] | None, dtype: torch.dtype, shape: tuple[int, ...], order: list[int] | None
+) -> torch.Tensor:
     if flat is None:
         return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(flat).view(dtype).view(shape)
+    tensor = torch.from_numpy(flat).view(dtype).view(shape)
+    return tensor if order is None else tensor.permute(_inverse(order))
