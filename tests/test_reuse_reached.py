@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
+import types
+import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import pytest
@@ -91,6 +95,52 @@ class Steps:
         return value * Holder.size
 
 
+class Made:
+    only: Made | None = None
+
+    def __init__(self) -> None:
+        self.size = 1
+
+    @classmethod
+    def instance(cls) -> Made:
+        if cls.only is None:
+            cls.only = cls()
+        return cls.only
+
+
+class OfOneObject(type):
+    objects: ClassVar[dict[type, Any]] = {}
+
+    def __call__(cls, *args: Any) -> Any:
+        if cls not in cls.objects:
+            cls.objects[cls] = super().__call__(*args)
+        return cls.objects[cls]
+
+
+class InTable(metaclass=OfOneObject):
+    def __init__(self) -> None:
+        self.size = 1
+
+
+@functools.cache
+def kept() -> Holder:
+    return Holder()
+
+
+@functools.lru_cache
+def kept_table() -> dict[str, int]:
+    return {"size": 1}
+
+
+def void(_: object) -> None:
+    """Where a function is to give nothing."""
+
+
+CONTEXT = ContextVar("CONTEXT", default=1)
+DESCRIBED.size = 1  # type: ignore[attr-defined]
+WEAK: Any = weakref.ref(DESCRIBED)
+TABLE = {"size": 1}
+VIEW = types.MappingProxyType(TABLE)
 size_of, ask = operator.attrgetter("size"), getattr
 
 # How code reads a setting, and how a script changes it.
@@ -111,6 +161,26 @@ WAYS: dict[str, tuple[Callable[[int], Any], Callable[[int], Any]]] = {
         lambda one: ask(Holder, "size"),
         lambda size: setattr(Holder, "size", size),
     ),
+    "an object that is made at its first use": (
+        lambda one: settings.made_at_first_use().size,
+        lambda size: setattr(settings.made_at_first_use(), "size", size),
+    ),
+    "an object that its class makes": (
+        lambda one: Made.instance().size,
+        lambda size: setattr(Made.instance(), "size", size),
+    ),
+    "one in a table of such": (
+        lambda one: InTable().size,
+        lambda size: setattr(InTable(), "size", size),
+    ),
+    "a result that is kept": (lambda one: kept().size, lambda size: setattr(kept(), "size", size)),
+    "a table that is kept": (
+        lambda one: kept_table()["size"],
+        lambda size: kept_table().update(size=size),
+    ),
+    "a variable of the context": (lambda one: CONTEXT.get(), lambda size: void(CONTEXT.set(size))),
+    "a weak reference": (lambda one: WEAK().size, lambda size: setattr(DESCRIBED, "size", size)),
+    "a read-only view": (lambda one: VIEW["size"], lambda size: TABLE.update(size=size)),
     "an attribute that a module computes": (
         lambda one: settings.size,
         lambda size: setattr(settings.SETTINGS, "size", size),

@@ -12,6 +12,7 @@ import functools
 import types
 import typing
 from abc import ABC
+from collections.abc import Mapping
 from typing import cast
 
 from torch.utils.data import Dataset
@@ -19,8 +20,15 @@ from torch.utils.data import Dataset
 from rekindle.core.analysis.code_reads import CodeReads
 from rekindle.core.analysis.look import Look
 from rekindle.core.analysis.look_at_code import CODE
-from rekindle.core.analysis.object_state import NotProvenError, is_library, mro_of, vars_of
+from rekindle.core.analysis.object_state import (
+    NotProvenError,
+    is_heap_type,
+    is_library,
+    mro_of,
+    vars_of,
+)
 
+_FEW = 64  # items of a dict
 _SECONDS = 0.005  # for a look at what code reads, as far as is seen
 # Classes of libraries that read no attribute of an object but by a name that the script's code uses.
 _WITHOUT_READERS = (object, types.SimpleNamespace, argparse.Namespace, Dataset, ABC, enum.Enum)
@@ -47,6 +55,8 @@ class LookAtReads(Look):
                 self._seen[id(value)] = len(self._seen)
         for root in roots:
             self.read(root)
+        for settings in self.holding(_made_settings, self._reads):
+            self.read(settings)
 
     def wants(self, name: object) -> bool:
         """Whether code uses this name, and does not write to what it stands for."""
@@ -96,6 +106,26 @@ def _functions(look: Look) -> list[types.FunctionType]:
     """The functions that a look has come by, in this order."""
     found = zip(look._found.objects, look._found.kinds, strict=True)
     return [cast("types.FunctionType", value) for value, kind in found if kind is types.FunctionType]
+
+
+def _made_settings(reads: CodeReads) -> list[object]:
+    """Objects of the script's classes that its code makes at their first use, under names that it writes to.
+
+    The attributes that it writes to as well are its own; the others a script may change.
+    """
+    holders: list[Mapping[str, object]] = [vars_of(kind) for kind in reads.classes]
+    holders += {id(one.__globals__): one.__globals__ for one in reads.functions}.values()
+    found: list[object] = []
+    for name in sorted(reads.written):
+        for value in [holder[name] for holder in holders if name in holder]:
+            found += dict.values(value) if type(value) is dict and len(value) <= _FEW else (value,)
+    return [one for one in found if _is_settings(type(one))]
+
+
+def _is_settings(kind: type) -> bool:
+    if not is_heap_type(kind) or is_library(vars_of(kind).get("__module__")):
+        return kind in (types.SimpleNamespace, argparse.Namespace)
+    return type not in mro_of(kind)
 
 
 def _is_kept(member: object) -> bool:

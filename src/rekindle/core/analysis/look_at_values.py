@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import datetime
 import functools
+import gc
 import operator
 import pathlib
 import re
 import threading
 import types
 import typing
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -251,6 +255,52 @@ def _parts_of_partial(value: functools.partial[object]) -> list[object]:
     return [vars_of(functools.partial)[name].__get__(value) for name in ("func", "args", "keywords")]
 
 
+def _reference(look: Look, value: weakref.ReferenceType[object]) -> None:
+    look.many(look.holding(_referent, value))
+
+
+def _referent(value: weakref.ReferenceType[object]) -> tuple[object]:
+    return (value(),)
+
+
+def _proxy(look: Look, value: types.MappingProxyType[object, object]) -> None:
+    look.many(look.holding(gc.get_referents, value))
+
+
+def _context_variable(look: Look, value: ContextVar[object]) -> None:
+    look.by_identity(value)
+    look.many(look.holding(_in_this_context, value))
+
+
+def _in_this_context(value: ContextVar[object]) -> tuple[object]:
+    return (value.get(None),)
+
+
+def _memo(look: Look, value: Any) -> None:
+    """What `functools.cache` keeps is a result of the code's own, but for a function without arguments.
+
+    That gives one object to all, which a script changes: `get_config().size = 96`.
+    """
+    look.by_identity(value)
+    look.leave_out("a memo of functools cannot be looked into")
+    if _is_without_arguments(vars(value).get("__wrapped__")):
+        look.many(look.holding(_results, value))
+
+
+def _is_without_arguments(function: object) -> bool:
+    if type(function) is not types.FunctionType:
+        return False
+    code = function.__code__
+    own = code.co_argcount - (code.co_varnames[:1] in (("self",), ("cls",)))
+    return own + code.co_kwonlyargcount == 0 and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+
+
+def _results(memo: Any) -> list[object]:
+    others = (vars(memo), vars(memo).get("__wrapped__"))
+    found = [one for one in gc.get_referents(memo) if type not in mro_of(type(one))]
+    return [one for one in found if not any(one is other for other in others)]
+
+
 def _is_read_only(array: NDArray[np.generic]) -> bool:
     """Whether nobody can ever write to an array's memory, which is that of a `bytes` object.
 
@@ -270,6 +320,10 @@ VALUES: dict[type, Handler] = {
     set: _set,
     frozenset: _frozenset,
     bytearray: _bytearray,
+    weakref.ReferenceType: _reference,
+    types.MappingProxyType: _proxy,
+    ContextVar: _context_variable,
+    functools._lru_cache_wrapper: _memo,
     **dict.fromkeys(_PATHS, _path),
 }
 # How to look at what these classes store, in objects of them and of classes derived from them.
