@@ -1,5 +1,6 @@
 """Steps that note something: nobody may read it, once they are done at another time."""
 
+import multiprocessing
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,43 @@ def in_an_object_of_both() -> Any:
     return shift, lambda image: image - note.shift
 
 
+class Note:
+    def set(self, shift: float) -> None:
+        self.shift = shift
+
+
+def by_its_method() -> Any:
+    note = Note()
+
+    def shift(image: Any) -> Any:
+        note.set(drawn())
+        return image + note.shift
+
+    return shift, lambda image: image - note.shift
+
+
+class Shifts:
+    """The first shifts images by what it draws, and the second shifts them back."""
+
+    def __init__(self, note: Any, table: Any) -> None:
+        self.note, self.table, self.calls = note, table, 0
+
+    def __call__(self, image: Any) -> Any:
+        self.calls += 1
+        self.note["shift"] = drawn()
+        return image + self.note["shift"] * self.table["times"]
+
+
+class ShiftsBack(Shifts):
+    def __call__(self, image: Any) -> Any:
+        return image - self.note["shift"] * self.table["times"]
+
+
+def in_an_attribute() -> Any:
+    note, table = {"shift": 0.0}, {"times": 1.0}
+    return Shifts(note, table), ShiftsBack(note, table)
+
+
 def in_a_class() -> Any:
     def shift(image: Any) -> Any:
         Object.shift = drawn()
@@ -162,7 +200,17 @@ def in_a_global() -> Any:
 
 
 @pytest.mark.parametrize(
-    "noted", [in_a_dict, in_an_array, in_an_object_of_both, in_a_class, in_a_global_dict, in_a_global]
+    "noted",
+    [
+        in_a_dict,
+        in_an_attribute,
+        by_its_method,
+        in_an_array,
+        in_an_object_of_both,
+        in_a_class,
+        in_a_global_dict,
+        in_a_global,
+    ],
 )
 def test_steps_that_read_what_another_has_noted_are_refused(noted: Any) -> None:
     shift, back = noted()
@@ -173,7 +221,26 @@ def test_steps_that_read_what_another_has_noted_are_refused(noted: Any) -> None:
         rk.DataLoader(data, 4, shuffle=True, reuse=rk.Refurbish(3, split=3))
 
 
-TABLE = {"by": 10.0}
+TABLE, MEAN = {"by": 10.0}, torch.zeros(1)
+FIRST_CALLS, LAST_CALLS = multiprocessing.Value("i", 0), multiprocessing.Value("i", 0)
+
+
+def first_counted(image: Any) -> Any:
+    with FIRST_CALLS.get_lock():
+        FIRST_CALLS.value += 1
+    return image + 10
+
+
+def last_counted(image: Any) -> Any:
+    with LAST_CALLS.get_lock():
+        LAST_CALLS.value += 1
+    return image + 10
+
+
+def test_steps_that_each_count_their_calls_are_split() -> None:
+    data = Pictures(V.Compose([TO_TENSOR, first_counted, V.RandomHorizontalFlip(), last_counted]), as_usual)
+    for epoch in loaded(data, 3, num_workers=1):
+        assert all(20 <= image.min() <= image.max() <= 21 for image, _ in epoch.values())
 
 
 class Settings:
@@ -183,19 +250,22 @@ class Settings:
 class Counted:
     """Keeps something of its own, and reads what others only read as well."""
 
-    def __init__(self, settings: Any) -> None:
-        self.settings, self.seen, self.last = settings, dict[str, int](), 0
+    names = ("calls",)
+    table = {"by": 0.0}  # noqa: RUF012 - as many write it
+
+    def __init__(self, settings: Any, values: Any) -> None:
+        self.settings, self.values, self.mean = settings, values, MEAN
+        self.seen, self.last = dict[str, int](), 0
 
     def __call__(self, image: Any) -> Any:
         self.seen["calls"] = self.seen.get("calls", 0) + 1
         self.last += 1
-        return image + TABLE["by"] + self.settings.shift
+        return image + TABLE["by"] + self.settings.shift + self.values["by"] + self.table["by"] + self.mean
 
 
 def test_steps_that_share_what_none_of_them_changes_are_split() -> None:
-    settings = Settings()
-    data = Pictures(
-        V.Compose([TO_TENSOR, Counted(settings), V.RandomHorizontalFlip(), Counted(settings)]), as_usual
-    )
+    settings, values = Settings(), {"by": 0.0}
+    counted = [Counted(settings, values) for _ in range(2)]
+    data = Pictures(V.Compose([TO_TENSOR, counted[0], V.RandomHorizontalFlip(), counted[1]]), as_usual)
     for epoch in loaded(data, 3):
         assert all(20 <= image.min() <= image.max() <= 21 for image, _ in epoch.values())

@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 from rekindle.core.analysis.code_names import global_names
 from rekindle.core.analysis.near_objects import ARRAYS, near_objects
-from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
+from rekindle.core.analysis.object_state import is_heap_type, is_library, mro_of, vars_of
 from rekindle.core.analysis.reached_functions import reached_functions
 from rekindle.core.analysis.self_changes import Kept, kept_by
 
 _CONTAINERS = (OrderedDict, defaultdict, deque, dict, list, set, bytearray)
+_ANY = frozenset({""})  # the name of what may be reached by any
 _READS = " reads "  # in the way to a global
 
 _KeptBy: TypeAlias = dict[FunctionType, Kept]
@@ -36,9 +37,10 @@ def shared_by_steps(dataset: object, compose: object) -> str:
     near = {id(step): (step, _near(step)) for step in getattr(compose, "transforms", ())}
     for key, (step, near_step) in near.items():
         kept = _kept_by(step)
+        ways = frozenset[str]().union(*(one.ways for one in kept.values()))
         others = [one for other, (_, found_there) in near.items() if other != key for one in found_there]
         is_outside = any(one.outside for one in kept.values())
-        if kept and (found := _seen(near_step, kept, others, is_outside)):
+        if kept and (found := _seen(near_step, kept, others, is_outside, ways)):
             return found
     return ""
 
@@ -53,8 +55,11 @@ def _kept_by(value: object) -> _KeptBy:
     return {function: one for function, one in kept.items() if any(one)}
 
 
-def _seen(near: _Near, kept: _KeptBy, others: _Near, in_objects: bool) -> str:
-    """What is kept in one place and seen from another; `in_objects`, that it may be in any object."""
+def _seen(near: _Near, kept: _KeptBy, others: _Near, in_objects: bool, ways: frozenset[str] = _ANY) -> str:
+    """What is kept in one place and seen from another; `in_objects`, that it may be in any object.
+
+    What has no method that changes it counts only if it is reached by one of the names `ways`.
+    """
     names = frozenset[str]().union(*(one.names for one in kept.values()))
     for function in [one for _, one in others if type(one) is FunctionType and one not in kept]:
         if read := names & global_names(function.__code__):
@@ -66,19 +71,25 @@ def _seen(near: _Near, kept: _KeptBy, others: _Near, in_objects: bool) -> str:
         kind = type(value)
         if id(value) not in seen or type in mro_of(kind) or kind is FunctionType:
             continue
-        is_own = not is_library(vars_of(kind).get("__module__"))
+        is_own = is_heap_type(kind) and not is_library(vars_of(kind).get("__module__"))
         holds_items = kind in _CONTAINERS or issubclass(kind, ARRAYS)
         if not _may_be_written(way, names):
             continue
-        if (has_items and holds_items) or (is_own and (in_objects or _has_one_of(kind, changed))):
+        is_changed = (has_items and holds_items) or (is_own and in_objects)
+        if (is_changed and _is_on(way, ways)) or (is_own and _has_one_of(kind, changed)):
             return kind.__qualname__
     return ""
+
+
+def _is_on(way: str, ways: frozenset[str]) -> bool:
+    """Whether code may reach an object by one of these names; in a closure, it has another one."""
+    return "" in ways or ".closure[" in way or not ways.isdisjoint(re.split(r"[].[<]", way))
 
 
 def _may_be_written(way: str, names: frozenset[str]) -> bool:
     """Whether an object is none that is only read: a table among the globals, say."""
     name = way.rpartition(_READS)[2] if _READS in way else ""
-    return not name or not names.isdisjoint(re.split(r"[.\[<]", name))  # It may begin with a module's name.
+    return not name or not names.isdisjoint(re.split(r"[].[<]", name))  # It may begin with a module's name.
 
 
 def _has_one_of(kind: type, functions: set[int]) -> bool:

@@ -116,22 +116,14 @@ def _may_change_anything(near: list[object]) -> bool:
 
 
 class Kept(NamedTuple):
-    """Where a function keeps something.
+    """Where a function keeps something."""
 
-    Attributes:
-        own: In what it is a method of.
-        elsewhere: In other objects, which may be such that it was given.
-        outside: In other objects that it was not given.
-        items: In items of what it was not given.
-        names: In globals, or in objects and items of these.
-
-    """
-
-    own: bool
-    elsewhere: bool
-    outside: bool
-    items: bool
-    names: frozenset[str]
+    own: bool  # in what it is a method of
+    elsewhere: bool  # in other objects, which may be such that it was given
+    outside: bool  # in other objects that it was not given
+    items: bool  # in items of what it was not given
+    names: frozenset[str]  # in globals, or in objects and items of these
+    ways: frozenset[str]  # the names by which it reaches these; "" for a variable, which may hold anything
 
 
 def kept_by(function: FunctionType) -> Kept:
@@ -140,7 +132,7 @@ def kept_by(function: FunctionType) -> Kept:
     for code in codes:
         codes += [one for one in code.co_consts if type(one) is CodeType]
     own = elsewhere = outside = items = False
-    names = set[str]()
+    names, ways = set[str](), set[str]()
     for code in codes:
         steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
         first = frozenset(code.co_varnames[: min(code.co_argcount, 1)])
@@ -152,16 +144,22 @@ def kept_by(function: FunctionType) -> Kept:
                 own, elsewhere = own or is_own, elsewhere or not is_own
                 outside = outside or not (is_own or _is_variable(target, held))
                 names |= _global_in(target)
+                if not is_own:
+                    ways |= {str(target.argval) if target.opname == "LOAD_ATTR" else ""}
             elif step.opname in STORES_ITEM and _is_in_an_attribute(step, steps, held):
                 items = True
-                names |= _global_in(*_loads_at_start(step, steps))
+                loads = _loads_at_start(step, steps)
+                names |= _global_in(*loads)
+                ways |= {str(one.argval) for one in loads if one.opname == "LOAD_ATTR"} or {""}
             elif step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in CHANGING:
                 if _is_held(steps, number - 1, held, function.__globals__):
                     items = True
                     names |= _global_in(_root(steps, number))
+                    before = steps[number - 1]
+                    ways |= {str(before.argval) if before.opname == "LOAD_ATTR" else ""}
             elif step.opname == "STORE_GLOBAL":
                 names.add(str(step.argval))
-    return Kept(own, elsewhere, outside, items, frozenset(names))
+    return Kept(own, elsewhere, outside, items, frozenset(names), frozenset(ways))
 
 
 def _target(steps: list[Instruction]) -> Instruction:
