@@ -197,6 +197,18 @@ def test_of_several_images_the_one_with_the_plain_ending_is_taken(
     assert _read(path, images=images)[0] == [f'"{taken}"'.encode()] * 2
 
 
+@pytest.mark.parametrize("ending", ["cls", "json"])
+def test_an_image_with_a_dot_in_its_name_has_the_label_beside_it(tmp_path: Path, ending: str) -> None:
+    """And not that of its folder."""
+    label = {"cls": b"%d", "json": b'{"label": %d}'}[ending]
+    members: dict[str, bytes] = {}
+    for number, image in enumerate(jpegs(4)):
+        members[f"{'ab'[number % 2]}/{number}.2024.jpg"] = image
+        members[f"{'ab'[number % 2]}/{number}.2024.{ending}"] = label % (number + 5)
+    path = _tar(tmp_path / "a.tar", members)
+    assert _read(path) == (jpegs(4), [5, 6, 7, 8])
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_shards_of_webdataset_of_any_number_of_samples_are_one_data_set(tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset")

@@ -44,7 +44,7 @@ from rekindle.fetch.packed.record_index import CHUNK, ROW, Decoding, IndexSettin
 
 SUFFIX = ".rkindex"
 BLOCK = 1 << 18
-_MAGIC = b"RKINDEX\x04"  # another version whenever an indexer finds other samples in the same file
+_MAGIC = b"RKINDEX\x05"  # another version whenever an indexer finds other samples in the same file
 _HEAD = struct.Struct("<8sQII")  # magic, length of the description, its checksum, the checksum of these three
 _MAX_DESCRIPTION = 64 << 20
 _CHECKED_WHEN_OPENED = 16 << 20  # bytes

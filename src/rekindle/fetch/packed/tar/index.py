@@ -71,12 +71,12 @@ def index_tar(
             if not classes and headers.get(CLASSES) != described:  # Parsed once, not once for each sample.
                 described = headers.get(CLASSES)
                 classes = _classes(file, described)
-            image = _image(parts, extensions)
-            if image is None:
+            extension = _image(parts, extensions)
+            if extension is None:
                 continue
-            found.append((number, image.offset, image.size))
+            found.append((number, parts[extension].offset, parts[extension].size))
             keys.append(key)
-            labels.append(_label(file, parts, label_extension))
+            labels.append(_label(file, parts, label_extension, extension))
         done += file.size
     if not found:
         raise FormatError(
@@ -95,12 +95,12 @@ def index_tar(
     return RecordIndex("tar", rows, names=names, classes=classes or own_classes)
 
 
-def _image(parts: Mapping[str, Member], extensions: Sequence[str]) -> Member | None:
-    """The image of a sample: `key.jpg`, or if there is none, `key.left.jpg`."""
+def _image(parts: Mapping[str, Member], extensions: Sequence[str]) -> str | None:
+    """The extension of a sample's image: that of `key.jpg`, or if there is none, of `key.left.jpg`."""
     for extension in extensions:
         if extension in parts:
-            return parts[extension]
-    return next((part for name, part in parts.items() if name.rpartition(".")[2] in extensions), None)
+            return extension
+    return next((name for name in parts if name.rpartition(".")[2] in extensions), None)
 
 
 def _samples(
@@ -126,8 +126,13 @@ def _samples(
         yield key, parts, headers
 
 
-def _label(file: ByteReader, parts: Mapping[str, Member], extension: str | None) -> int | str | None:
-    for candidate in [extension.lower().lstrip(".")] if extension else ["cls", "json"]:
+def _label(
+    file: ByteReader, parts: Mapping[str, Member], extension: str | None, image: str
+) -> int | str | None:
+    """The label of a sample; that of `key.left.jpg` may be `key.left.cls`, as it is of `2024.05.jpg`."""
+    before = image.rpartition(".")[0]
+    beside = [f"{before}.cls", f"{before}.json"] if before else []
+    for candidate in [extension.lower().lstrip(".")] if extension else ["cls", "json", *beside]:
         member = parts.get(candidate)
         if member is None:
             continue
@@ -151,7 +156,7 @@ def _label(file: ByteReader, parts: Mapping[str, Member], extension: str | None)
             return value
         if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
             return value
-        if extension or candidate == "cls":
+        if extension or candidate.endswith("cls"):
             raise FormatError(
                 f"{file.name!r} at byte {member.offset}: {member.name!r} has no label, but {value!r:.80}."
             )
