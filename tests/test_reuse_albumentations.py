@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset
 
 import rekindle as rk
 from pictures import SIZE, loaded, picture
@@ -84,3 +84,16 @@ def test_what_albumentations_does_as_one_step_is_refused(masks: bool) -> None:
     ):
         with pytest.raises(rk.ArgumentError, match=rf"{reason}.*final_transform=finish"):
             rk.DataLoader(Arrays(compose, masks), 4, shuffle=True, reuse=rk.Refurbish(3))
+
+
+def test_concatenated_datasets_with_equal_steps_stay_split_when_they_were_used() -> None:
+    A = albumentations()  # noqa: N806 - the name that its users give it
+
+    def concatenated(*limits: float) -> Any:
+        return ConcatDataset(
+            [Arrays(A.Compose([A.HorizontalFlip(), A.Rotate(limit=one)]), masks=False) for one in limits]
+        )
+
+    assert len(loaded(concatenated(30, 30), 1, epochs=3)) == 3
+    with pytest.raises(rk.ArgumentError, match="members of ConcatDataset have different steps"):
+        loaded(concatenated(30, 60), 1)

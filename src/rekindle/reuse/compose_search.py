@@ -137,14 +137,26 @@ def _common(dataset: ConcatDataset[Sample]) -> FoundCompose:
     first, others = members[0].compose, [found.compose for found in members[1:]]
     others = [one for one in others if one is not first]
     # How steps are shown does not tell them apart: `Lambda()`, whatever its function does.
-    digest = content_digest(first) if others else ""
-    if digest is None or any(content_digest(one) != digest for one in others):
+    digest = _digest(first) if others else ""
+    if digest is None or any(_digest(one) != digest for one in others):
         return FoundCompose(
             None,
             f"the members of {type(dataset).__name__} have different steps, or such as cannot be compared "
             "(give all members the same Compose, if they are to have the same)",
         )
     return members[0]
+
+
+def _digest(compose: Compose) -> str | None:
+    """Of what a Compose consists of; of one of Albumentations, which notes its draws, of its parameters."""
+    if is_albumentations(compose):
+        try:
+            parameters = compose.to_dict()
+        except NotImplementedError:  # There are steps that Albumentations cannot write to a file.
+            return content_digest(compose)
+        if "Lambda" not in repr(parameters):  # which would be shown by a name only
+            return content_digest(parameters)
+    return content_digest(compose)
 
 
 def _composes_of(dataset: object) -> dict[str, Compose]:
