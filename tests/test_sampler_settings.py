@@ -189,6 +189,9 @@ NONSENSE = [
     {"Own": {"rng": [("numpy Generator", {"bit_generator": "PCG64"}), True]}},
     {"Own": {"rng": [("numpy Generator", {"bit_generator": "PCG65"}), True]}},
     {"Own": {"rng": [("something else", 7), True]}},
+    {"Own": {"rng": [("list", ("rows",)), True]}},
+    {"Own": {"rng": [("list", ("rows", [[1], (2,)])), True]}},
+    {"Own": {"rng": [("list", ("rows", [[{}]])), True]}},
     {7: {"rng": [7, True]}},
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from rekindle.core.analysis.object_state import GENERATORS
 from rekindle.core.generator_states import WORDS, check_torch, check_twister
+from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import NumPyGenerator, PythonGenerator
 from rekindle.core.state_fields import shown
 
@@ -24,10 +26,12 @@ PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _SEQUENCES: dict[str, Callable[[list[Value]], Value]] = {
     "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque
 }  # fmt: skip
-_DICTS = (dict, OrderedDict, defaultdict)
+DICTS = (dict, OrderedDict, defaultdict)
 _MOST_LEVELS = 8
 _MOST_BYTES = 2**27
-_ARRAY = 2**13  # bytes that take as long to copy as to begin with an array
+_ONE = 2**13  # bytes that take as long to copy as to begin with an array or a container
+_ROW = 2**8  # bytes that take as long to copy as a short list
+_ROWS = "rows"  # lists, or tuples, of plain values, which are copied and compared all at once
 _BIT_GENERATORS = {
     kind.__name__: kind
     for kind in (
@@ -67,28 +71,53 @@ class _Encoding:
         if level > _MOST_LEVELS:
             raise NotPlainError
         if kind in _SEQUENCES.values():
+            self._spend(_ONE)
             return kind.__name__, self.all(value, level)
-        if kind in _DICTS:
+        if kind in DICTS:
+            self._spend(_ONE)
             return "dict", [self.all(dict.keys(value), level), self.all(dict.values(value), level)]
         try:
             if kind is np.ndarray or issubclass(kind, np.generic):
-                self._spend(value.nbytes + _ARRAY)
+                self._spend(value.nbytes + _ONE)
                 name = "array" if kind is np.ndarray else "scalar"
                 return name, torch.from_numpy(np.array(value))
-            if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
-                self._spend(value.nbytes + _ARRAY)
+            if is_array(value) and not value.requires_grad:  # That would be a model's.
+                self._spend(value.nbytes + _ONE)
                 return "tensor", value.detach().clone()
             if issubclass(kind, GENERATORS):
                 return _encoded_generator(value)
-        except (TypeError, ValueError, KeyError, NotImplementedError) as error:
+        except Exception as error:  # A generator may be of a class of the script's.
+            if is_interrupt(error):
+                raise
             raise NotPlainError from error
         raise NotPlainError
 
-    def all(self, values: Collection[Value], level: int) -> list[Value]:
+    def all(self, values: Collection[Value], level: int) -> Value:
         self._spend(8 * len(values))
         if set(map(type, values)) <= PLAIN:
             return [*values]
+        if _are_rows(values):
+            copied = sum(type(row) is list for row in values)
+            self._spend(8 * sum(map(len, values)) + _ROW * copied)
+            return _ROWS, _copied_rows(values)
         return [self.one(value, level + 1) for value in values]
+
+
+def is_array(value: Value) -> bool:
+    """Whether this is an array or a tensor that can be copied."""
+    if type(value) is not torch.Tensor:
+        return type(value) is np.ndarray
+    return value.device.type == "cpu" and value.layout is torch.strided
+
+
+def _are_rows(values: Collection[Value]) -> bool:
+    if {*map(type, values)} not in ({list}, {tuple}):
+        return False
+    return set(map(type, chain.from_iterable(values))) <= PLAIN
+
+
+def _copied_rows(rows: Collection[Value]) -> list[Value]:
+    return [row.copy() if type(row) is list else row for row in rows]
 
 
 def _encoded_generator(value: object) -> tuple[str, Value]:
@@ -123,6 +152,8 @@ def same(one: Value, other: Value) -> bool:
     if kind is list or kind is tuple:
         if len(one) != len(other):
             return False
+        if kind is tuple and one[0] == other[0] == _ROWS:
+            return bool(one[1] == other[1])
         kinds = {*map(type, one)}
         if kinds <= PLAIN:
             return bool(one == other)
@@ -152,6 +183,11 @@ def decoded(value: Value, level: int = 0) -> Value:
 
 
 def _all_decoded(values: Value, level: int) -> list[Value]:
+    if type(values) is tuple:
+        name, rows = values
+        if name != _ROWS or type(rows) is not list or not _are_rows(rows):
+            raise ValueError(f"expected lists or tuples of plain values, but got {shown(rows)}")
+        return _copied_rows(rows)
     if type(values) is not list:
         raise ValueError(f"expected a list, but got {shown(values)}")
     if set(map(type, values)) <= PLAIN:
@@ -230,7 +266,7 @@ def restored(value: Value, now: object, *, in_place: bool) -> object:
         return _generator(value[0], content, now)
     target: Value = now
     is_same_kind = type(target) is type(content)
-    if (type(target) in _DICTS and value[0] == "dict") or (type(target) is deque and is_same_kind):
+    if (type(target) in DICTS and value[0] == "dict") or (type(target) is deque and is_same_kind):
         target = target if in_place else target.copy()  # It may have an order, a default or a length.
         target.clear()
         (target.extend if type(target) is deque else target.update)(content)

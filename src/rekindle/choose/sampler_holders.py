@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import io
+import weakref
 from collections import deque
 from itertools import islice
 from operator import length_hint
@@ -27,6 +28,7 @@ from rekindle.core.analysis.object_state import (
     is_heap_type,
     is_library,
     mro_of,
+    state_of,
     vars_of,
 )
 
@@ -49,8 +51,9 @@ class Holder(NamedTuple):
         """Whether something may be kept under a name: where nothing is yet, only in an object."""
         if name in self.values:
             return True
-        is_object = hasattr(self.owner, "__dict__") and not isinstance(self.owner, type)
-        return is_object and name.isidentifier() and not name.startswith("__")
+        if isinstance(self.owner, type) or _namespace_of(self.owner) is None:
+            return False
+        return name.isidentifier() and not name.startswith("__")
 
     def put(self, name: str, value: object) -> None:
         """Keep a value under a name."""
@@ -58,6 +61,8 @@ class Holder(NamedTuple):
             self.owner[name] = value
         elif isinstance(self.owner, type):
             setattr(self.owner, name, value)
+        elif name in (namespace := _namespace_of(self.owner) or {}):
+            namespace[name] = value  # It may stand behind a property.
         else:
             object.__setattr__(self.owner, name, value)  # A class of theirs may refuse it.
 
@@ -139,6 +144,12 @@ class Holders:
         return [(path, value)] if is_its_own else []
 
 
+def _namespace_of(owner: object) -> dict[str, object] | None:
+    """The dictionary of an object's attributes, if it has one."""
+    getters = [get for name, get in state_of(type(owner)).attributes or () if name == "__dict__"]
+    return getters[0](owner) if getters else None
+
+
 def _is_name(name: object) -> bool:
     return type(name) is str and name not in _NOT_ITS_OWN
 
@@ -194,14 +205,17 @@ def _of_function(function: FunctionType, known: set[int]) -> dict[str, Holder]:
     return found
 
 
-def is_alive(value: Value) -> bool:
+def is_alive(value: Value, levels: int = 2) -> bool:
     """Whether this is, or contains, an iterator that may go on."""
-    if type(value) in _CONTAINERS:
-        items = islice(value.values() if isinstance(value, dict) else value, _LOOKED_AT)
-        return any(map(is_alive, items))
-    if not hasattr(type(value), "__next__") or isinstance(value, io.IOBase):
+    kind = type(value)
+    if kind in _CONTAINERS:
+        items = islice(value.values() if kind is dict else value, _LOOKED_AT)
+        return levels > 0 and any(is_alive(item, levels - 1) for item in items)
+    if issubclass(kind, (io.IOBase, *weakref.ProxyTypes)):
         return False
-    if isinstance(value, GeneratorType):
+    if not any("__next__" in vars_of(base) for base in mro_of(kind)):
+        return False
+    if kind is GeneratorType:
         return value.gi_frame is not None
     try:
         return length_hint(value, 1) > 0

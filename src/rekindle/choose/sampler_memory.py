@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from itertools import islice
 from typing import NamedTuple
 
-import numpy as np
-import torch
-
-from rekindle.choose.kept_values import PLAIN, NotPlainError, Value, decoded, encoded, restored, same
+from rekindle.choose.kept_values import (
+    DICTS,
+    PLAIN,
+    NotPlainError,
+    Value,
+    decoded,
+    encoded,
+    is_array,
+    restored,
+    same,
+)
 from rekindle.choose.sampler_epochs import weakly
 from rekindle.choose.sampler_holders import Holder, Holders, is_alive
 from rekindle.choose.sampler_state import KeptParts, stateful_part
 from rekindle.core.state_fields import StateFields
 
-_LONG = 50_000  # entries of a container; of an array, that many times 100 bytes
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_LONG = 50_000  # entries of a container, with those in it; of an array, that many times 100 bytes
+_LOOKED_AT = 8  # of a container in which there are others
+_CONTAINERS = (list, tuple, set, frozenset, deque, *DICTS)
 _ABSENT, _OTHER = ("absent", None), ("other", None)
 
 
@@ -82,7 +91,7 @@ class SamplerMemory:
         """What a sampler keeps between two passes."""
         if self._start is None or self._sampler() is not sampler:
             return {}
-        now = self._snapshot(sampler, generator)
+        now = self._snapshot(sampler, generator, quickly=not self._is_within)
         if self._is_within:
             self._changing |= _differing(self._start, now)
         self._warn(sampler, generator, stacklevel + 1)
@@ -162,9 +171,18 @@ def _kept(value: object) -> _Kept:
 
 def _is_long(value: Value) -> bool:
     """Whether to look at a value takes more than some milliseconds."""
-    if isinstance(value, np.ndarray | torch.Tensor):
-        return value.nbytes > 100 * _LONG
-    return type(value) in _CONTAINERS and len(value) > _LONG
+    if is_array(value):
+        return bool(value.nbytes > 100 * _LONG)
+    return _entries(value) > _LONG
+
+
+def _entries(value: Value, levels: int = 3) -> float:
+    """About how many entries a container has, with those of containers in it."""
+    if type(value) not in _CONTAINERS or not value:
+        return 0
+    some = [*islice(value.values() if type(value) in DICTS else value, _LOOKED_AT)]
+    within = sum(_entries(one, levels - 1) for one in some) if levels else 0
+    return len(value) * (1 + within / len(some))
 
 
 def _differing(some: _Snapshot, others: _Snapshot) -> set[_Key]:
