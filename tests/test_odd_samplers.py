@@ -202,7 +202,10 @@ def test_rows_of_numbers_are_kept(kind):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: [[*range(100)] for _ in range(1_000)], lambda: {key: {key: [*range(300)]} for key in range(300)}],
+    [
+        lambda: [[*range(100)] for _ in range(1_000)],
+        lambda: {key: {key: [*range(300)]} for key in range(300)},
+    ],
     ids=["rows", "dicts of dicts"],
 )
 def test_a_state_within_an_epoch_is_made_without_a_look_at_all_entries(make, monkeypatch):
