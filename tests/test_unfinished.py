@@ -199,8 +199,9 @@ class Remembers(Pictures):
 
 
 def test_what_was_kept_of_another_time_is_refused() -> None:
-    with pytest.raises(rk.ArgumentError, match=r"sample \d+: Remembers .*final_transform=finish"):
-        loaded(Remembers(), 1, memory=0)
+    for data in (Remembers(), RemembersNumbers(list)):
+        with pytest.raises(rk.ArgumentError, match=r"sample \d+: Remembers.* keeps .*final_transform=finish"):
+            rk.DataLoader(data, shuffle=True, reuse=rk.Refurbish(2))  # not first in the second epoch
 
 
 def of_text(text: str) -> Any:
@@ -239,9 +240,14 @@ def keeps_some(worker: int) -> None:
         data.dataset.keep(index)
 
 
+class Prepared(RemembersNumbers):
+    def __getitem__(self, index: int) -> Any:
+        return self.kept[index] if index in self.kept else self.transform(f"{index} {index}"), index
+
+
 def test_what_a_worker_init_fn_has_had_transformed_is_refused() -> None:
-    data = RemembersNumbers(lambda numbers: numbers)
-    with pytest.raises(rk.ArgumentError, match=r"RemembersNumbers .*outside of `__getitem__`"):
+    data = Prepared(lambda numbers: numbers)
+    with pytest.raises(rk.ArgumentError, match=r"Prepared .*outside of `__getitem__`"):
         loaded(data, 1, num_workers=1, worker_init_fn=keeps_some)
 
 

@@ -54,8 +54,8 @@ _NOT_RETURNED = (
     "dict, so the last of its steps cannot be done later"
 )
 _OF_ANOTHER = (
-    "returns what its transform has made for another sample, or outside of `__getitem__`, so the last of its "
-    "steps cannot be done later"
+    "returns what its transform has made before (of a sample that it keeps, say) or outside of "
+    "`__getitem__`, so the last of its steps cannot be done later"
 )
 
 

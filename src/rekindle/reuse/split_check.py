@@ -39,13 +39,17 @@ def check_split(
     for index in few_samples(len(dataset), _CHECKED, 0):
         with generators_kept(GENERATORS):
             try:
-                whole = _whole(dataset, found, first, last, index)
-                if whole is None or whole != _whole(dataset, found, first, last, index):
+                whole, calls_once = _whole(dataset, found, first, last, index)
+                again, calls_again = _whole(dataset, found, first, last, index)
+                if whole is None or whole != again:
                     continue
             except Exception as error:  # Workers will raise it.
                 if is_interrupt(error):
                     raise
                 continue
+            if calls_once and not calls_again:
+                reason = f"sample {index}: {type(dataset).__name__} keeps what its transform returns"
+                raise cannot_split(wanted, f"{reason}, so it calls it once, and not for each use")
             try:
                 in_two, calls = _in_two(dataset, found, first, last, index)
             except ArgumentError as error:
@@ -77,14 +81,15 @@ def _is_held_elsewhere(dataset: MapStyleDataset, compose: Compose) -> bool:
 
 def _whole(
     dataset: MapStyleDataset, found: FoundCompose, first: Steps, last: Steps, index: int
-) -> bytes | None:
-    """The hash of a sample in one piece."""
+) -> tuple[bytes | None, bool]:
+    """The hash of a sample in one piece, and whether the Compose was called for it."""
     # A Compose of Albumentations has a generator of its own, which no two calls share.
     in_turn = _after(steps_of(found, first), steps_of(found, last))
     whole = in_turn if found.albumentations else _as_it_is(found.compose)
-    in_one_piece = with_compose_replaced(dataset, _InOnePiece(_Isolated(whole, []), found.albumentations))
+    isolated = _Isolated(whole, [])
+    in_one_piece = with_compose_replaced(dataset, _InOnePiece(isolated, found.albumentations))
     _seed(0)
-    return view_hash(in_one_piece[index])
+    return view_hash(in_one_piece[index]), isolated.calls > 0
 
 
 def _in_two(
@@ -104,7 +109,9 @@ def _in_two(
     _seed(0)
     cached = split.partial(index)
     encode(cached)
-    return view_hash(split.finish(index, cached)), cached[0] != repr(())
+    whole = view_hash(split.finish(index, cached))
+    split.partial(index)  # A dataset that keeps its samples returns what was made for this one before.
+    return whole, cached[0] != repr(())
 
 
 def _as_it_is(compose: Compose) -> Run:
@@ -139,16 +146,16 @@ class _Isolated:
 
     def __init__(self, run: Run, states: list[list[Callable[[], None]]], resume: bool = False) -> None:
         self._run, self._states, self._resume = run, states, resume
-        self._calls = 0
+        self.calls = 0
 
     def __call__(self, form: int, value: Sample) -> Sample:
-        self._calls += 1
+        self.calls += 1
         with generators_kept(GENERATORS):
             if self._resume:
-                for restore in self._states[self._calls - 1]:
+                for restore in self._states[self.calls - 1]:
                     restore()
             else:
-                _seed(self._calls)
+                _seed(self.calls)
             result = self._run(form, copy.deepcopy(value))
             if not self._resume:
                 self._states.append([generator.save() for generator in GENERATORS])

@@ -94,7 +94,8 @@ def _functions_of(member: object) -> tuple[object, ...]:
 def _held_by(value: object) -> Iterator[object]:
     """What an object holds, other than in a class and in other objects."""
     kind = type(value)
-    if kind in (list, tuple, dict) and len(value) > MOST_ITEMS:  # type: ignore[arg-type]
+    # By identity: a class of the script's may equal others, and not have their length.
+    if any(kind is one for one in (list, tuple, dict)) and len(value) > MOST_ITEMS:  # type: ignore[arg-type]
         return
     for part in gc.get_referents(value):
         if type(part) is dict:  # the attributes of an object
