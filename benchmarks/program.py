@@ -61,6 +61,9 @@ def compile_kernels() -> None:
         for dtype in (None, torch.uint8):
             for last in (False, True):
                 Pipeline(steps, dtype=dtype, channels_last=last, units=True)
+    small = [T.RandomCrop(8, padding=1), T.RandomHorizontalFlip(), *convert]
+    for dtype in (None, torch.uint8):
+        Pipeline(small, dtype=dtype, units=True)
     compile_later.compile_now()
 
 

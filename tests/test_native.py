@@ -274,7 +274,7 @@ def test_a_method_put_into_an_object_or_a_class_later_is_called(monkeypatch: pyt
 
 def test_a_split_keeps_the_class_whose_getitem_is_overridden(root: Path) -> None:
     dataset = OverridesFolderGetitem(rk.open(root).source, T.Compose(STEPS))
-    with pytest.raises(rk.ArgumentError, match="OverridesFolderGetitem changes what its transform returns"):
+    with pytest.raises(rk.ArgumentError, match="OverridesFolderGetitem uses what its transform returns"):
         batches(dataset, reuse=rk.Refurbish(2, split=1, balance=None))
     assert type(dataset.with_transform(None)) is OverridesFolderGetitem
 
@@ -299,7 +299,7 @@ class Relabels(rk.ImageDataset):
 def test_what_an_overridden_getitem_does_after_the_steps_is_never_done_before_them(root: Path) -> None:
     source, steps = rk.open(root).source, T.Compose([T.CenterCrop(20), T.RandomHorizontalFlip(1.0)])
     reuse = rk.Refurbish(2, split=1, balance=None)
-    with pytest.raises(rk.ArgumentError, match="splitting PaintsOver here changes its output"):
+    with pytest.raises(rk.ArgumentError, match="PaintsOver uses what its transform returns"):
         batches(PaintsOver(source, steps), reuse=reuse)
     dataset = Relabels(source, steps)
     images, labels = next(iter(rk.DataLoader(dataset, batch_size=3, seed=1, reuse=reuse)))

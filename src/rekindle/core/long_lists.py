@@ -81,7 +81,7 @@ class _Reach(Look):
         self.lists: dict[int, LongList] = {}
         self.met: Counter[int] = Counter()  # how often a list was found, through an attribute or otherwise
         self.functions: list[types.FunctionType] = []
-        self._is_hidden = False  # whether the object just looked at could not be looked into
+        self._is_hidden = False  # whether the object that is looked at cannot be looked into
         super().__init__(*roots, budget=_BUDGET)
 
     def by_identity(self, value: object) -> None:
@@ -100,7 +100,11 @@ class _Reach(Look):
             self.functions.append(value)
         elif "__code__" in vars_of(kind):  # a function of Cython, say
             raise NotProvenError(f"{value!r} is compiled code, whose uses of attributes cannot be seen")
+        outer, self._is_hidden = self._is_hidden, False
         super().one(value)
+        is_hidden, self._is_hidden = self._is_hidden, outer
+        if is_hidden:
+            self.many(gc.get_referents(value))
 
     def many(self, values: Sequence[object], level: int = 0) -> None:
         if len(values) < self._least:
@@ -115,9 +119,6 @@ class _Reach(Look):
                 if type(name) is str and self._is_long_list(attribute, count=False):
                     self.lists[id(attribute)].owners.append((value, name))
         super()._instance(value, kind)
-        if self._is_hidden:
-            self._is_hidden = False
-            self.many(gc.get_referents(value))
 
     def leave_out(self, why: str) -> None:
         if why.endswith("cannot be looked into"):

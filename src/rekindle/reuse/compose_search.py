@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import chain
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
+from rekindle.core.analysis.code_names import all_names, may_reach_anything, texts_of
 from rekindle.core.analysis.set_generators import who_sets_generators
 from rekindle.core.samples import Sample
 from rekindle.prepare.native import changes_whole_samples
@@ -164,6 +167,8 @@ def _composes_of(dataset: object) -> dict[str, Compose]:
     if isinstance(dataset, NativeImages):
         return {"transform": dataset.transform}
     attributes = getattr(dataset, "__dict__", {})
+    unused = _unused_pair(dataset, attributes)
+    attributes = {name: value for name, value in attributes.items() if name != unused}
     for names in ([name for name in _USUAL_NAMES if name in attributes], attributes):
         found: dict[str, Compose] = {}
         for name in names:
@@ -175,6 +180,38 @@ def _composes_of(dataset: object) -> dict[str, Compose]:
         if found:
             return found
     return {}
+
+
+def _unused_pair(dataset: object, attributes: dict[str, Any]) -> str | None:
+    """Which of torchvision's `transform` and `transforms` no code of the dataset uses; None if not just one.
+
+    torchvision's datasets are made with both, and use one of them: a script that replaces the one in use
+    leaves the old steps in the other.
+    """
+    pair = type(attributes.get("transforms"))
+    if (pair.__module__, pair.__qualname__) != ("torchvision.datasets.vision", "StandardTransform"):
+        return None
+    codes = list(_codes_of(type(dataset)))
+    if any(map(may_reach_anything, codes)):
+        return None
+    used = {name for code in codes for name in chain(all_names(code), texts_of(code))}
+    unused = [name for name in _USUAL_NAMES if name not in used]
+    return unused[0] if len(unused) == 1 else None
+
+
+def _codes_of(kind: type) -> Iterator[CodeType]:
+    """The code of a dataset's class, without what torch and torchvision give all datasets."""
+    overridden = set[str]()
+    for base in kind.__mro__:
+        if base.__module__ in ("torchvision.datasets.vision", "torch.utils.data.dataset"):
+            continue
+        for name, member in vars(base).items():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if name in overridden or not isinstance(function, FunctionType):
+                continue
+            yield function.__code__
+            if "super" not in all_names(function.__code__):
+                overridden.add(name)
 
 
 def _held_by(value: object) -> dict[str, Compose]:

@@ -69,7 +69,7 @@ def _seen(near: _Near, kept: _KeptBy, others: _Near, in_objects: bool, ways: fro
     seen = {id(value) for way, value in others if _may_be_written(way, names)}
     for way, value in near:
         kind = type(value)
-        if id(value) not in seen or type in mro_of(kind) or kind is FunctionType:
+        if id(value) not in seen or issubclass(kind, type) or kind is FunctionType:
             continue
         is_own = is_heap_type(kind) and not is_library(vars_of(kind).get("__module__"))
         holds_items = kind in _CONTAINERS or issubclass(kind, ARRAYS)

@@ -51,7 +51,7 @@ class LookAtReads(Look):
         """Look at each function and class, as far as it can be."""
         known = self._known._found  # Not code, of which this look may see more.
         for value, kind in zip(known.objects, known.kinds, strict=True):
-            if kind not in CODE and type not in mro_of(kind):
+            if kind not in CODE and not issubclass(kind, type):
                 self._seen[id(value)] = len(self._seen)
         for root in roots:
             self.read(root)
@@ -125,7 +125,7 @@ def _made_settings(reads: CodeReads) -> list[object]:
 def _is_settings(kind: type) -> bool:
     if not is_heap_type(kind) or is_library(vars_of(kind).get("__module__")):
         return kind in (types.SimpleNamespace, argparse.Namespace)
-    return type not in mro_of(kind)
+    return not issubclass(kind, type)
 
 
 def _is_kept(member: object) -> bool:

@@ -297,7 +297,7 @@ def _is_without_arguments(function: object) -> bool:
 
 def _results(memo: Any) -> list[object]:
     others = (vars(memo), vars(memo).get("__wrapped__"))
-    found = [one for one in gc.get_referents(memo) if type not in mro_of(type(one))]
+    found = [one for one in gc.get_referents(memo) if not issubclass(type(one), type)]
     return [one for one in found if not any(one is other for other in others)]
 
 

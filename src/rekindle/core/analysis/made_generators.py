@@ -9,7 +9,7 @@ from types import FunctionType
 import numpy as np
 import torch
 
-from rekindle.core.analysis.code_names import all_names
+from rekindle.core.analysis.code_names import all_names, global_names
 from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
 
 _MAKERS = (
@@ -21,20 +21,22 @@ _NAMES = frozenset({*(one.__name__ for one in _MAKERS), "check_random_state", "s
 
 def makers_among(near: list[object]) -> Callable[[FunctionType], bool]:
     """Says of a function whether it may make a generator: itself, or by functions and classes among these."""
-    functions = [(one.__name__, one) for one in near if type(one) is FunctionType]
+    functions: list[tuple[FunctionType | type, FunctionType]] = [
+        (one, one) for one in near if type(one) is FunctionType
+    ]
     held = {type(one) for one in near}
     # What a class's constructor makes is new where it is called, and held where there is an instance.
     functions += [
-        (one.__name__, init)
+        (one, init)
         for one in near
         if isinstance(one, type) and one not in held
         for init in [_constructor(one)]
         if init is not None
     ]
-    names = set(_NAMES)
-    while found := {name for name, one in functions if name not in names and _names_any(one, names)}:
-        names |= found
-    return lambda function: _names_any(function, names)
+    makers: list[FunctionType | type] = []
+    while found := [one for one, code in functions if one not in makers and _makes(code, makers)]:
+        makers += found
+    return lambda function: _makes(function, makers)
 
 
 def _constructor(kind: type) -> FunctionType | None:
@@ -46,9 +48,26 @@ def _constructor(kind: type) -> FunctionType | None:
     return None
 
 
-def _names_any(function: FunctionType, names: set[str]) -> bool:
-    used = all_names(function.__code__)
-    if not names.isdisjoint(used):
+def _makes(function: FunctionType, makers: list[FunctionType | type]) -> bool:
+    """Whether a function names what makes a generator: one of these, or of the libraries'."""
+    code, there = function.__code__, function.__globals__
+    used = all_names(code)
+    if not _NAMES.isdisjoint(used):
         return True
-    there = function.__globals__  # `from numpy.random import default_rng as rng`
-    return any(there[name] is one for name in used if name in there for one in _MAKERS)
+    known = {*map(id, _MAKERS), *map(id, makers)}
+    of_globals = {name: there[name] for name in global_names(code) if name in there}
+    if any(
+        id(value) in known for value in of_globals.values()
+    ):  # `from numpy.random import default_rng as rng`
+        return True
+    # What is no function of this module itself is known by its name: methods, say, and `make = cache(make)`.
+    others = {name for name in used if not isinstance(of_globals.get(name), FunctionType | type)}
+    return any(
+        one.__name__ in others and (one.__name__ in of_globals or _is_attribute(one, function))
+        for one in makers
+    )
+
+
+def _is_attribute(maker: FunctionType | type, function: FunctionType) -> bool:
+    """Whether a function reaches another one, if at all, as an attribute: of an object or of a module."""
+    return "." in maker.__qualname__ or maker.__module__ != function.__module__

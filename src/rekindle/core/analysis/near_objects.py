@@ -137,7 +137,7 @@ def held_objects(*roots: object) -> FoundAt:
 
 def own_classes(objects: Iterable[object]) -> tuple[type, ...]:
     """The classes of a script among some objects."""
-    classes = [cast(type, one) for one in objects if type in mro_of(type(one))]
+    classes = [cast(type, one) for one in objects if issubclass(type(one), type)]
     return tuple(
         one
         for one in classes

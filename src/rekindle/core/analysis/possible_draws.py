@@ -143,7 +143,7 @@ def possible_draws(*roots: object, keeps_seed: bool = False) -> _Names:
 
 def _is_own_class(path: str, value: object) -> bool:
     """Whether this is the class of an object that is held: it is looked at with the object."""
-    return type in mro_of(type(value)) and path == vars_of(type)["__qualname__"].__get__(value)
+    return issubclass(type(value), type) and path == vars_of(type)["__qualname__"].__get__(value)
 
 
 def _hides_code(value: object) -> bool:
@@ -190,7 +190,8 @@ def _of_container(value: object, kind: type) -> Collection[str]:
     items = _items(value)
     if kind is dict and not _is_data(value.keys(), levels=3):  # type: ignore[attr-defined]
         return ALL
-    if kind in (dict, list, tuple) and len(items) <= MOST_ITEMS:  # They are looked at themselves.
+    if (kind is dict or kind is list or kind is tuple) and len(items) <= MOST_ITEMS:
+        # They are looked at themselves.
         return ALL if any(map(_hides_code, items)) else NOTHING
     return NOTHING if len(items) <= _MOST_CHECKED and _is_data(items, levels=3) else ALL
 
@@ -229,7 +230,7 @@ def _is_known(name: str, member: object) -> bool:
     kind = type(member)
     if name in PYTHONS_MEMBERS:
         return True
-    if kind in (list, tuple, dict):
+    if kind is list or kind is tuple or kind is dict:
         return _is_data([member], levels=3)
     if kind in (classmethod, staticmethod):
         return type(member.__func__) is FunctionType  # type: ignore[attr-defined]
@@ -300,7 +301,7 @@ def _of_function(function: FunctionType, harmless: _Names) -> Iterator[str]:
             yield from _of_module(value, names)
         elif _hides_code(value):
             yield from ALL
-        elif type in mro_of(type(value)):
+        elif issubclass(type(value), type):
             module = _module_of(value)
             yield from _of_library(module) if is_library(module) else ALL
         elif value is None and name not in reads:

@@ -28,6 +28,10 @@ def reached_functions(*roots: object) -> Iterator[FunctionType]:
     return functions_among([value for _, value in near_objects(*roots)])
 
 
+# The methods that a dataclass is given, `__eq__` and `__repr__` say: they do nothing but read its fields.
+_OF_DATACLASSES = ("__create_fn__.<locals>.", "_recursive_repr.", "recursive_repr.")
+
+
 def functions_among(near: list[object]) -> Iterator[FunctionType]:
     """Functions of a script that may run, of the objects near some others."""
     called: list[FunctionType] = []
@@ -37,8 +41,10 @@ def functions_among(near: list[object]) -> Iterator[FunctionType]:
     names: set[str] = set()
     for value in near:
         if type(value) is FunctionType and not _is_library(value.__module__):
+            if value.__code__.co_qualname.startswith(_OF_DATACLASSES):
+                continue
             (methods if _is_method(value) else called).append(value)
-        elif type in mro_of(type(value)):
+        elif issubclass(type(value), type):
             names |= _overridden(value)  # type: ignore[arg-type]
             for name, member in [*vars_of(value).items()]:  # type: ignore[arg-type]
                 for function in _functions_of(member):

@@ -130,7 +130,7 @@ def _stays(value: object) -> bool:
     if known or issubclass(kind, (*GENERATORS, ModuleType)):
         module = value.__module__ if kind is FunctionType else None
         return not is_library(module) or _is_of(module) or module == "functools"
-    if type in mro_of(kind) or (_module_of(kind) == "functools" and kind.__name__ in _MEMORY):
+    if issubclass(kind, type) or (_module_of(kind) == "functools" and kind.__name__ in _MEMORY):
         return True
     if kind in (BuiltinFunctionType, MethodWrapperType):
         return value.__name__ in _HARMLESS and value.__name__ not in _CHANGE  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def _is_of(module: object) -> bool:
 def _names_in(value: object) -> Iterable[str]:
     """The names of what an object or a class of a script has."""
     kind = type(value)
-    if type in mro_of(kind):
+    if issubclass(kind, type):
         return () if is_library(_module_of(value)) else vars_of(value).keys()  # type: ignore[arg-type]
     if kind in _CODE or kind in _CONTAINERS or is_library(_module_of(kind)):
         return ()
@@ -174,7 +174,7 @@ def _names_of_modules(function: FunctionType) -> set[str]:
             found |= {name} | _public(value) - _CHANGE
         elif kind in _LOCKS_AND_LOGS:
             found.add(name)
-        elif kind in (FunctionType, _lru_cache_wrapper) or type in mro_of(kind):
+        elif kind in (FunctionType, _lru_cache_wrapper) or issubclass(kind, type):
             if not is_library(value.__module__):  # Others are known by their names, or not at all.
                 found.add(name)
         elif kind in (int, float, str, bool) or (value is None and name in function.__globals__):

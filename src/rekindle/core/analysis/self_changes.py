@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import multiprocessing.queues
 import os
 import queue
@@ -23,7 +24,7 @@ from typing import NamedTuple
 from rekindle.core.analysis.code_names import all_names, texts_of
 from rekindle.core.analysis.made_generators import makers_among
 from rekindle.core.analysis.near_objects import near_objects
-from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
+from rekindle.core.analysis.object_state import is_library, vars_of
 from rekindle.core.analysis.reached_functions import functions_among, reached_functions
 
 # Functions and methods of libraries that change what they are called on.
@@ -76,7 +77,7 @@ def may_keep_a_generator(near: list[object], functions: list[FunctionType]) -> b
 
     One that is held from the beginning is seeded for each sample, and a function's own is gone behind it.
     """
-    remembers = any(map(_keeps_results, near))
+    remembers = any(_keeps_results(one) and not _has_its_only_result(one) for one in near)
     keeping = functions if remembers else [one for one in functions if _keeps_something(one.__code__)]
     if not keeping:
         return False
@@ -186,9 +187,21 @@ def _keeps_results(value: object) -> bool:
     """Whether this is a function with a memory, or a class of a script that has one."""
     if issubclass(type(value), _WITH_MEMORY):
         return True
-    members = vars_of(value) if type in mro_of(type(value)) else {}  # type: ignore[arg-type]
+    members = vars_of(value) if issubclass(type(value), type) else {}  # type: ignore[arg-type]
     is_own = not is_library(members.get("__module__"))
     return is_own and any(issubclass(type(one), _WITH_MEMORY) for one in [*members.values()])
+
+
+def _has_its_only_result(value: object) -> bool:
+    """Whether this is a function without arguments that remembers what it returned."""
+    if type(value) is not functools._lru_cache_wrapper or not value.cache_info().currsize:
+        return False
+    function = value.__wrapped__
+    if type(function) is not FunctionType:
+        return False
+    code = function.__code__
+    takes_more = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return not (code.co_argcount or code.co_kwonlyargcount or takes_more)
 
 
 def _within(code: CodeType, changes: Callable[[CodeType], bool]) -> bool:

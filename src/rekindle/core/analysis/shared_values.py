@@ -18,7 +18,7 @@ import xxhash
 from rekindle.core.analysis.look import Look
 from rekindle.core.analysis.look_at_values import CONTENTS
 from rekindle.core.analysis.look_findings import Finder
-from rekindle.core.analysis.object_state import attributes_of, mro_of
+from rekindle.core.analysis.object_state import attributes_of
 from rekindle.core.forked_memory import is_any_shared
 from rekindle.core.interrupts import is_interrupt
 
@@ -55,7 +55,7 @@ class SharedValues:
 
 def _own(value: object, written: frozenset[str]) -> Iterator[int]:
     """The ids of an object's attributes with one of these names."""
-    if not written or type in mro_of(type(value)):
+    if not written or issubclass(type(value), type):
         return
     for name, attribute in attributes_of(value, type(value)) or ():
         if name in written:
