@@ -21,6 +21,8 @@ from torch.utils.data._utils import collate as torch_collate
 from rekindle.core.samples import Batch, Sample
 from rekindle.fetch.source import Array
 
+# Bytes or characters: longer ones take less time in memory than in a message.
+_LONGEST_STRING = 4096
 _ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
 # Where the functions are defined that torch collates with, and ours in the place of one of them.
 _TORCHS_OWN = (torch_collate.__name__, "rekindle.run.worker_info")
@@ -34,14 +36,15 @@ class MismatchError(Exception):
 class Leaf:
     """One tensor of the batch: type and shape of a sample's part of it.
 
-    `source` is the type that the dataset returns. Strings and bytes have no `dtype` and stay objects. With
-    `channels_last`, the first dimension of the shape is the last one in memory.
+    `source` is the type that the dataset returns. Strings and bytes have no `dtype` and stay objects;
+    `is_long` says that the first was. With `channels_last`, the first dimension is the last one in memory.
     """
 
     source: type
     dtype: torch.dtype | None
     shape: tuple[int, ...] = ()
     channels_last: bool = False
+    is_long: bool = False
 
     def nbytes(self, rows: int) -> int:
         """The bytes that so many rows take."""
@@ -81,6 +84,11 @@ def describe(sample: Sample) -> Spec | None:
     if any(part is None for part in parts):
         return None
     return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
+
+
+def has_long_strings(spec: Spec) -> bool:
+    """Whether samples have strings, beside their rows, that are better not sent in a message."""
+    return spec.is_long if isinstance(spec, Leaf) else any(map(has_long_strings, spec.parts))
 
 
 def is_collated_by_torch(kind: type) -> bool:
@@ -126,14 +134,18 @@ def _array_leaf(source: type, sample: NDArray[np.generic]) -> Leaf | None:
     return Leaf(source, dtype, sample.shape)
 
 
+def _string_leaf(source: type, sample: str | bytes) -> Leaf:
+    return Leaf(source, None, is_long=len(sample) > _LONGEST_STRING)
+
+
 _LEAVES: dict[type, Callable[[Sample], Leaf | None]] = {
     torch.Tensor: _tensor_leaf,
     np.ndarray: lambda sample: _array_leaf(np.ndarray, sample),
     bool: lambda _: Leaf(bool, torch.bool),
     int: lambda _: Leaf(int, torch.int64),
     float: lambda _: Leaf(float, torch.float64),
-    str: lambda _: Leaf(str, None),
-    bytes: lambda _: Leaf(bytes, None),
+    str: lambda sample: _string_leaf(str, sample),
+    bytes: lambda sample: _string_leaf(bytes, sample),
 }
 
 

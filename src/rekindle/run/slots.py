@@ -100,7 +100,7 @@ class SlotPool:
     """
 
     def __init__(self, window: Window, *, shared: bool = True) -> None:
-        self._window, self._shared = window, shared
+        self._window, self.shared = window, shared
         self._free: deque[Slot] = deque()
         self.numbers: set[int] = set()  # of the slots that exist
         self._made = 0
@@ -114,7 +114,7 @@ class SlotPool:
             if slot.nbytes >= nbytes:
                 return slot
             self._drop(slot)  # Batches have grown: a larger slot replaces it.
-        slot = Slot(self._made, nbytes, self._shared)
+        slot = Slot(self._made, nbytes, self.shared)
         self._made += 1
         self.numbers.add(slot.number)
         return slot
@@ -139,7 +139,7 @@ class SlotPool:
 
     def _end_lease(self, slot: Slot, forks: int) -> None:
         self.leased -= 1
-        if self._shared and forks != forked_memory.forks:
+        if self.shared and forks != forked_memory.forks:
             self._drop(slot)
         else:
             self.give_back(slot)
