@@ -347,6 +347,7 @@ def _parts_of_function(path: str, function: FunctionType) -> FoundAt:
 
 
 def _is_library(module: object) -> bool:
+    # Not that of `object_state`: this is asked often, and of each class.
     return type(module) is str and IN_LIBRARY[module]
 
 

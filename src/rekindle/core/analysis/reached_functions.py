@@ -71,6 +71,7 @@ def functions_among(near: list[object]) -> Iterator[FunctionType]:
 
 
 def _is_library(module: object) -> bool:
+    # Not that of `object_state`: this is asked often, and of each class.
     return type(module) is str and IN_LIBRARY[module]
 
 
