@@ -21,7 +21,7 @@ from torch.utils.data._utils import collate as torch_collate
 from rekindle.core.samples import Batch, Sample
 from rekindle.fetch.source import Array
 
-# Bytes or characters: longer ones take less time in memory than in a message.
+# Bytes or characters: longer ones take less time in memory than in a message from a process.
 _LONGEST_STRING = 4096
 _ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
 # Where the functions are defined that torch collates with, and ours in the place of one of them.
@@ -53,11 +53,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A tuple, list, named tuple or dict of parts; `keys` are set for a dict."""
+    """A tuple, list, named tuple or dict of parts, any of which may be long; `keys` are set for a dict."""
 
     source: type
     keys: tuple[Hashable, ...] | None
     parts: tuple[Spec, ...]
+    is_long: bool = False
 
 
 Spec: TypeAlias = Leaf | Branch
@@ -81,14 +82,10 @@ def describe(sample: Sample) -> Spec | None:
         branch_keys = None
     else:
         return None
-    if any(part is None for part in parts):
+    known = tuple(part for part in parts if part is not None)
+    if len(known) < len(parts):
         return None
-    return Branch(kind, branch_keys, tuple(part for part in parts if part is not None))
-
-
-def has_long_strings(spec: Spec) -> bool:
-    """Whether samples have strings, beside their rows, that are better not sent in a message."""
-    return spec.is_long if isinstance(spec, Leaf) else any(map(has_long_strings, spec.parts))
+    return Branch(kind, branch_keys, known, any(part.is_long for part in known))
 
 
 def is_collated_by_torch(kind: type) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rekindle.choose import BatchOrder
 from rekindle.choose.position import CopyStates, DatasetState, with_copy
 from rekindle.core.counters import Counters
-from rekindle.run.batch_layout import Layout, Spec, has_long_strings
+from rekindle.run.batch_layout import Layout, Spec
 from rekindle.run.in_flight_batch import InFlightBatch, Part
 from rekindle.run.iterable_workers import Streams
 from rekindle.run.messages import AssignSlot, Kind, LoadState, SetLayout, ToWorker, Unit
@@ -137,10 +137,6 @@ class Dispatcher:
             timed=self._counters.costs is not None,
             epoch=order.epoch,
         )
-
-    def fitting(self, spec: Spec | None) -> Spec | None:
-        """The spec; None where much of a batch would be in messages, and not in its memory."""
-        return None if spec is not None and self._slots.shared and has_long_strings(spec) else spec
 
     def use_layout(self, spec: Spec) -> None:
         """Have samples written to rows of this layout from now on, those that wait for it included."""

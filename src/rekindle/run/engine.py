@@ -231,7 +231,7 @@ class Engine:
         dispatcher, splitter = self._dispatcher, self._dispatcher.splitter
         if dispatcher.layout is not None or dispatcher.kind != "rows":
             return
-        spec = dispatcher.fitting(spec)
+        spec = None if spec is None or (spec.is_long and self._slots.shared) else spec
         if spec is None and not self._pool.splits and (splitter.whole or not asked_which_worker):
             dispatcher.use_no_layout()
             return
