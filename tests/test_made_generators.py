@@ -133,6 +133,23 @@ def test_draws_are_those_of_torchs_workers(dataset: Callable[[], Any], collate_f
     assert same(ours, theirs)
 
 
+@functools.cache
+def remembered() -> random.Random:
+    return random.Random(3)
+
+
+class Remembers(Slow):
+    def draw(self) -> float:
+        return remembered().random()
+
+
+def test_what_a_function_remembers_is_made_again_in_workers_that_are_not_forked() -> None:
+    remembered()  # In this process, it is there.
+    options = {"num_workers": 2, "multiprocessing_context": "spawn"}
+    ours, theirs = ([*loader(Remembers(), BATCH, **options)] for loader in (rk.DataLoader, Torch))
+    assert same(ours, theirs)
+
+
 def test_so_are_those_of_a_collate_function() -> None:
     ours, theirs = (
         [*loader(Slow(), BATCH, num_workers=2, collate_fn=Masks())] for loader in (rk.DataLoader, Torch)

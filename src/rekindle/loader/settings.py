@@ -180,9 +180,10 @@ class LoaderSettings:
     def reads_on(self) -> bool:
         """Whether a sample that is loaded and not used may be missing afterwards."""
         is_torchs = any(self.collate_fn is one for one in DRAW_NOTHING)
-        if not is_torchs and may_read_on(self.collate_fn):
+        inherited = self.num_workers == 0 or self.forks or self.chosen_executor == "threads"
+        if not is_torchs and may_read_on(self.collate_fn, inherited=inherited):
             return True
-        return not draws_nothing(self.dataset) and may_read_on(self.dataset)
+        return not draws_nothing(self.dataset) and may_read_on(self.dataset, inherited=inherited)
 
     def work(self, base_seed: int, watched: Watched | None) -> Work:
         """What a runner has to know."""

@@ -52,8 +52,11 @@ _Globals = dict[str, object]
 _STEPS_OF_CODE: dict[int, tuple[CodeType, list[Instruction]]] = {}
 
 
-def may_read_on(dataset: object) -> bool:
-    """Whether a dataset that is asked for a sample twice may give another, or change others by it."""
+def may_read_on(dataset: object, *, inherited: bool = True) -> bool:
+    """Whether a dataset that is asked for a sample twice may give another, or change others by it.
+
+    What functions remember is not `inherited` by processes that are not forked: they make it themselves.
+    """
     near = [value for _, value in near_objects(dataset)]
     functions = [*functions_among(near)]
     seeking = [one.__code__.co_names for one in functions if "seek" in one.__code__.co_names]
@@ -64,7 +67,7 @@ def may_read_on(dataset: object) -> bool:
     harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
     if any(_reads_on(one.__code__, one.__globals__, CHANGING - harmless) for one in functions):
         return True
-    return may_keep_a_generator(near, functions)
+    return may_keep_a_generator(near, functions, inherited)
 
 
 def _seeks_first(names: tuple[str, ...]) -> bool:
@@ -72,12 +75,12 @@ def _seeks_first(names: tuple[str, ...]) -> bool:
     return _READING.isdisjoint(names[: names.index("seek")])
 
 
-def may_keep_a_generator(near: list[object], functions: list[FunctionType]) -> bool:
+def may_keep_a_generator(near: list[object], functions: list[FunctionType], inherited: bool) -> bool:
     """Whether a function may make a generator for later samples: what those draw follows from earlier ones.
 
     One that is held from the beginning is seeded for each sample, and a function's own is gone behind it.
     """
-    remembers = any(_keeps_results(one) and not _has_its_only_result(one) for one in near)
+    remembers = any(_keeps_results(one) and not (inherited and _has_its_only_result(one)) for one in near)
     keeping = functions if remembers else [one for one in functions if _keeps_something(one.__code__)]
     if not keeping:
         return False
