@@ -14,7 +14,7 @@ import types
 import typing
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
+from rekindle.core.analysis.look_findings import Reader
 from rekindle.core.analysis.object_state import NotProvenError, mro_of, vars_of
 from rekindle.core.forked_memory import ForkedMemory
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 BYTE, ITEM = 0.08e-9, 80e-9  # seconds, about, to look at a byte of an array and at an item among many
 Place = tuple[int, int, tuple[object, ...]]  # an array's address, its size in bytes, and what it is there
+Handler = Callable[["Look", Any], None]  # of an object: each for the class that it stands under
 _C_POINTERS = frozenset("OPXzZ")  # how `ctypes` writes them
 _PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None)})
@@ -51,50 +53,35 @@ BY_IDENTITY: frozenset[type] = frozenset(
 )  # fmt: skip
 
 
-def _list(look: Look, value: list[object]) -> None:
-    look.many(look.holding(list.copy, value))
+def _holding(*reads: Reader) -> Handler:
+    """A look at all that each of these reads of an object, which may be exchanged for something else."""
+
+    def look_at(look: Look, value: object) -> None:
+        for read in reads:
+            look.many(look.holding(read, value))
+
+    return look_at
 
 
-def _tuple(look: Look, value: tuple[object, ...]) -> None:
-    look.many([*tuple.__iter__(value)])
+def _items_of(iterate: Callable[[Any], Iterable[object]]) -> Handler:
+    """A look at the items of a container that never changes."""
+    return lambda look, value: look.many([*iterate(value)])
 
 
-def _set(look: Look, value: set[object]) -> None:
-    look.many(look.holding(set.__iter__, value))
-
-
-def _frozenset(look: Look, value: frozenset[object]) -> None:
-    look.many([*frozenset.__iter__(value)])
-
-
-def _deque(look: Look, value: deque[object]) -> None:
-    look.many(look.holding(deque.__iter__, value))
-
-
-def _dict(look: Look, value: dict[object, object]) -> None:
-    look.many(look.holding(dict.keys, value))
-    look.many(look.holding(dict.values, value))
+def _noting(content: Callable[[Any], object]) -> Handler:
+    """A note of what an object is that never changes."""
+    return lambda look, value: look.note(content(value))
 
 
 def _ordered_dict(look: Look, value: OrderedDict[object, object]) -> None:
-    if dict.__len__(value):
+    look.many(look.holding(dict.keys, value))
+    if dict.__len__(value):  # A module of torch has eight that are empty.
         look.many(look.holding(OrderedDict.keys, value))
-        _dict(look, value)
-    else:  # A module of torch has eight of these.
-        look.many(look.holding(dict.keys, value))
-
-
-def _default_dict(look: Look, value: defaultdict[object, object]) -> None:
-    look.many(look.holding(_default_factory, value))
-    _dict(look, value)
+        look.many(look.holding(dict.values, value))
 
 
 def _default_factory(value: defaultdict[object, object]) -> tuple[object]:
     return (vars_of(defaultdict)["default_factory"].__get__(value),)
-
-
-def _bytes(look: Look, value: bytes) -> None:
-    look.note(bytes.__getitem__(value, slice(None)))
 
 
 def _bytearray(look: Look, value: bytearray) -> None:
@@ -104,18 +91,6 @@ def _bytearray(look: Look, value: bytearray) -> None:
 
 def _digest_of_bytes(value: bytearray) -> tuple[int, bytes]:
     return len(value), xxhash.xxh3_128_digest(value)
-
-
-def _int(look: Look, value: int) -> None:
-    look.note(int.__int__(value))
-
-
-def _float(look: Look, value: float) -> None:
-    look.note(float.__repr__(value))
-
-
-def _path(look: Look, value: pathlib.PurePath) -> None:
-    look.note((type(value).__name__, str(value)))
 
 
 def look_at_scalar(look: Look, value: Any) -> None:
@@ -247,24 +222,12 @@ def _c_bytes(value: _Numbers) -> bytes:
     return ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
 
 
-def _partial(look: Look, value: functools.partial[object]) -> None:
-    look.many(look.holding(_parts_of_partial, value))
-
-
 def _parts_of_partial(value: functools.partial[object]) -> list[object]:
     return [vars_of(functools.partial)[name].__get__(value) for name in ("func", "args", "keywords")]
 
 
-def _reference(look: Look, value: weakref.ReferenceType[object]) -> None:
-    look.many(look.holding(_referent, value))
-
-
 def _referent(value: weakref.ReferenceType[object]) -> tuple[object]:
     return (value(),)
-
-
-def _proxy(look: Look, value: types.MappingProxyType[object, object]) -> None:
-    look.many(look.holding(gc.get_referents, value))
 
 
 def _context_variable(look: Look, value: ContextVar[object]) -> None:
@@ -314,34 +277,33 @@ def _is_read_only(array: NDArray[np.generic]) -> bool:
 
 # What is found of the bytes of arrays, tensors and numbers.
 CONTENTS: frozenset[Callable[[Any], object]] = frozenset({_array_contents, _tensor_contents, _c_bytes})
-Handler = Callable[["Look", Any], None]  # each for the class that it stands under
 # How to look at objects of exactly these classes.
 VALUES: dict[type, Handler] = {
-    set: _set,
-    frozenset: _frozenset,
+    set: _holding(set.__iter__),
+    frozenset: _items_of(frozenset.__iter__),
     bytearray: _bytearray,
-    weakref.ReferenceType: _reference,
-    types.MappingProxyType: _proxy,
+    weakref.ReferenceType: _holding(_referent),
+    types.MappingProxyType: _holding(gc.get_referents),
     ContextVar: _context_variable,
     functools._lru_cache_wrapper: _memo,
-    **dict.fromkeys(_PATHS, _path),
+    **dict.fromkeys(_PATHS, _noting(lambda value: (type(value).__name__, str(value)))),
 }
 # How to look at what these classes store, in objects of them and of classes derived from them.
 STORED: dict[type, Handler] = {
-    list: _list,
-    tuple: _tuple,
-    torch.Size: _tuple,
-    dict: _dict,
+    list: _holding(list.copy),
+    tuple: _items_of(tuple.__iter__),
+    torch.Size: _items_of(tuple.__iter__),
+    dict: _holding(dict.keys, dict.values),
     OrderedDict: _ordered_dict,
-    defaultdict: _default_dict,
-    set: _set,
-    frozenset: _frozenset,
-    deque: _deque,
-    bytes: _bytes,
-    int: _int,
-    float: _float,
+    defaultdict: _holding(_default_factory, dict.keys, dict.values),
+    set: _holding(set.__iter__),
+    frozenset: _items_of(frozenset.__iter__),
+    deque: _holding(deque.__iter__),
+    bytes: _noting(lambda value: bytes.__getitem__(value, slice(None))),
+    int: _noting(int.__int__),
+    float: _noting(float.__repr__),
     np.ndarray: _array,
-    functools.partial: _partial,
+    functools.partial: _holding(_parts_of_partial),
     torch._C.TensorBase: _tensor,
     ctypes._SimpleCData: _c_data,
     ctypes.Array: _c_data,
