@@ -14,7 +14,7 @@ import torch
 import torch.utils.data
 
 import rekindle as rk
-from rekindle.core.analysis.self_changes import may_change_anything, may_read_on
+from rekindle.core.analysis.self_changes import may_keep_draws, may_read_on
 
 CALLS = 0
 SEEN: list[int] = []
@@ -204,13 +204,13 @@ def dataset(function: Callable[[Any, int], Any]) -> Any:
 def test_who_cannot_be_asked_twice_is_seen(function: Callable[[Any, int], Any]) -> None:
     assert may_read_on(dataset(function))
     assert may_read_on(torch.utils.data.Subset(dataset(function), [0]))
-    assert may_change_anything(function)
+    assert may_keep_draws(function)
 
 
 @pytest.mark.parametrize("function", SAME_AGAIN, ids=lambda one: one.__name__)
 def test_what_is_kept_for_later_is_the_same_the_second_time(function: Callable[[Any, int], Any]) -> None:
     assert not may_read_on(dataset(function))
-    assert may_change_anything(function)
+    assert may_keep_draws(function)
 
 
 def test_who_holds_an_iterator_or_a_file_reads_on_unless_it_seeks(tmp_path: Path) -> None:
@@ -253,9 +253,9 @@ def test_what_is_made_for_the_sample_is_no_change(function: Callable[[Any, int],
 
 
 def test_a_function_that_works_in_place_may_change_its_arguments() -> None:
-    assert may_change_anything(fills)
-    assert may_change_anything(builds)
-    assert not may_change_anything(gives)
+    assert may_keep_draws(fills)
+    assert may_keep_draws(builds)
+    assert not may_keep_draws(gives)
 
 
 class Collates(Held):

@@ -20,7 +20,7 @@ from rekindle.choose.kept_values import PLAIN, Value
 from rekindle.choose.partition import layers
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.sampler_generators import generator_within
-from rekindle.core.analysis.code_names import global_names
+from rekindle.core.analysis.bytecode import global_names
 from rekindle.core.analysis.object_state import (
     GENERATORS,
     GLOBAL_GENERATORS,

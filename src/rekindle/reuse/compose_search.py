@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
-from rekindle.core.analysis.code_names import all_names, may_reach_anything, texts_of
+from rekindle.core.analysis.bytecode import all_names, may_reach_anything, texts_of
 from rekindle.core.analysis.set_generators import who_sets_generators
 from rekindle.core.samples import Sample
 from rekindle.prepare.native import changes_whole_samples

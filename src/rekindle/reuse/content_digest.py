@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import xxhash
 
-from rekindle.core.analysis.code_names import all_names, global_names
+from rekindle.core.analysis.bytecode import all_names, global_names
 from rekindle.core.analysis.object_state import is_installed, is_library, vars_of
 from rekindle.core.interrupts import is_interrupt
 from rekindle.reuse.named_files import NamedFiles

@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict, deque
 from types import FunctionType
 from typing import TypeAlias
 
-from rekindle.core.analysis.code_names import global_names
+from rekindle.core.analysis.bytecode import global_names
 from rekindle.core.analysis.near_objects import ARRAYS, near_objects
 from rekindle.core.analysis.object_state import is_heap_type, is_library, mro_of, vars_of
 from rekindle.core.analysis.reached_functions import reached_functions

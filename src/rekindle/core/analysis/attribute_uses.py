@@ -13,7 +13,7 @@ from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType
 
-from rekindle.core.analysis.code_names import NAMED_BY_TEXT, REACHES_ANYTHING
+from rekindle.core.analysis.bytecode import NAMED_BY_TEXT, REACHES_ANYTHING, is_of_items, with_inner
 
 # A function that uses one of these may get at any attribute.
 ANY_ATTRIBUTE = (
@@ -33,10 +33,10 @@ _LOADS_VARIABLE = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK",
 
 def may_reach_any_attribute(code: CodeType) -> bool:
     """Whether code uses anything through which an attribute is reached without its name."""
-    return (
-        not ANY_ATTRIBUTE.isdisjoint(code.co_names)
-        or _MATCH_CLASS in code.co_code[::2]  # `case Dataset(files=x)`
-        or any(map(may_reach_any_attribute, _inner(code)))
+    return any(
+        not ANY_ATTRIBUTE.isdisjoint(one.co_names)
+        or _MATCH_CLASS in one.co_code[::2]  # `case Dataset(files=x)`
+        for one in with_inner(code)
     )
 
 
@@ -45,11 +45,16 @@ def may_compare_identities(code: CodeType) -> bool:
 
     `x is None` and `type(x) is list` ask for objects that no element is.
     """
-    if not _COMPARES_IDENTITIES.isdisjoint(code.co_names) or _IS_OP in code.co_code[::2]:
-        steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
-        if any(_compares_identities(*pair) for pair in pairwise(steps)):
-            return True
-    return any(map(may_compare_identities, _inner(code)))
+    return any(
+        any(_compares_identities(*pair) for pair in pairwise(_steps(one)))
+        for one in with_inner(code)
+        if not _COMPARES_IDENTITIES.isdisjoint(one.co_names) or _IS_OP in one.co_code[::2]
+    )
+
+
+def _steps(code: CodeType) -> list[Instruction]:
+    """The instructions, with all that put something on the stack."""
+    return [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
 
 
 def _compares_identities(before: Instruction, step: Instruction) -> bool:
@@ -62,16 +67,16 @@ def _compares_identities(before: Instruction, step: Instruction) -> bool:
 
 def used_otherwise(function: FunctionType, names: Iterable[str]) -> set[str]:
     """Those of the attributes that a function uses otherwise than to read items of them."""
-    return _used_otherwise(function.__code__, frozenset(names), "len" in function.__globals__)
-
-
-def _used_otherwise(code: CodeType, names: frozenset[str], has_own_len: bool) -> set[str]:
+    wanted, has_own_len = frozenset(names), "len" in function.__globals__
     found: set[str] = set()
-    for inner in _inner(code):
-        found |= _used_otherwise(inner, names, has_own_len)
-    if names.isdisjoint(code.co_names):
-        return found
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+    for code in with_inner(function.__code__):
+        if not wanted.isdisjoint(code.co_names):
+            found |= _used_otherwise(_steps(code), wanted, has_own_len)
+    return found
+
+
+def _used_otherwise(steps: list[Instruction], names: frozenset[str], has_own_len: bool) -> set[str]:
+    found: set[str] = set()
     for position, step in enumerate(steps):
         if step.argval not in names or ("ATTR" not in step.opname and step.opname != "LOAD_METHOD"):
             continue
@@ -97,7 +102,7 @@ def _reads_items(steps: list[Instruction], position: int, has_own_len: bool) -> 
         if step.is_jump_target or step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
             return False
         name, arg = step.opname, step.arg or 0
-        if name == "BINARY_SUBSCR" or (name == "BINARY_OP" and step.argrepr == "[]"):
+        if is_of_items(step):
             pops, is_item = 2, above == 1
         elif name == "BINARY_SLICE":
             pops, is_item = 3, above == 2
@@ -134,7 +139,3 @@ def _is_len(steps: list[Instruction], position: int) -> bool:
     if before.opname == "PUSH_NULL" and position > 1:
         before = steps[position - 2]
     return before.opname == "LOAD_GLOBAL" and before.argval == "len"
-
-
-def _inner(code: CodeType) -> Iterable[CodeType]:
-    return (constant for constant in code.co_consts if type(constant) is CodeType)

@@ -8,7 +8,6 @@ not at all.
 
 from __future__ import annotations
 
-import dis
 import operator
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,16 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 from rekindle.core.analysis.attribute_uses import ANY_ATTRIBUTE, may_reach_any_attribute
-from rekindle.core.analysis.code_names import all_names, global_names
+from rekindle.core.analysis.bytecode import (
+    Start,
+    all_names,
+    global_names,
+    is_of_items,
+    once_for_code,
+    start_of,
+    steps_of,
+    with_inner,
+)
 from rekindle.core.analysis.near_objects import near_objects, own_classes
 from rekindle.core.analysis.object_state import is_installed, is_library, vars_of
 from rekindle.core.analysis.reached_functions import functions_among
@@ -30,7 +38,6 @@ from rekindle.core.analysis.self_changes import (
     STORES_ITEM,
 )
 
-_NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
 _NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_ATTR", "LOAD_METHOD"})
 _NUMBERS = frozenset({"value", "raw"})  # of `ctypes`: to assign them writes to memory
 # Through these, numbers of `ctypes` are written to under another name.
@@ -38,7 +45,6 @@ _OPENS_MEMORY = frozenset(
     {"as_array", "from_buffer", "frombuffer", "get_obj", "memmove", "memoryview", "memset"}
 )
 _NEAR = 3  # steps: a value, what it is stored in, and the key
-_Start = tuple[int | None, int | None]
 
 
 class CodeReads(NamedTuple):
@@ -79,7 +85,7 @@ def code_reads(*roots: object) -> CodeReads:
     for function in functions:
         names |= all_names(function.__code__)
         any_attribute = any_attribute or may_reach_any_attribute(function.__code__)
-        for code in _with_inner(function.__code__):
+        for code in with_inner(function.__code__):
             names.update(code.co_freevars)
             found = _written(code)
             written |= {one for one in found if one is not None}
@@ -137,26 +143,14 @@ def _of_modules(function: FunctionType, modules: dict[int, ModuleType]) -> Itera
                 yield value
 
 
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if type(constant) is CodeType:
-            yield from _with_inner(constant)
-
-
-_WRITTEN: dict[int, tuple[CodeType, frozenset[str | None]]] = {}
-
-
+@once_for_code
 def _written(code: CodeType) -> frozenset[str | None]:
     """The names of what code writes to; None among them: it may be any number of `ctypes`."""
-    known = _WRITTEN.get(id(code))
-    if known is None:
-        known = _WRITTEN[id(code)] = (code, frozenset(_find_written(code)))
-    return known[1]
+    return frozenset(_find_written(code))
 
 
 def _find_written(code: CodeType) -> Iterator[str | None]:
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+    steps = steps_of(code)
     variables = _names_of_variables(steps)
     for number, step in enumerate(steps):
         name, before = step.opname, steps[:number]
@@ -169,35 +163,34 @@ def _find_written(code: CodeType) -> Iterator[str | None]:
             yield str(step.argval)
             if step.argval in _NUMBERS:
                 holder = [one for one in before if one.argval != step.argval]  # `self.count.value += 1`
-                yield from _names_at(_start(step), holder, variables) or (None,)
+                yield from _names_at(start_of(step), holder, variables) or (None,)
         elif name in STORES_ITEM:
-            yield from _names_at(_start(step), before, variables)
+            yield from _names_at(start_of(step), before, variables)
         elif name in _NAMES:
             is_method = name in ("LOAD_ATTR", "LOAD_METHOD")
             if is_method and (step.argval in CHANGING or IN_PLACE(str(step.argval))):
-                yield from _names_at(_start(step), before, variables)
+                yield from _names_at(start_of(step), before, variables)
             elif step.argval in ("setattr", "delattr"):
                 yield from (one for one in code.co_consts if type(one) is str)
             elif step.argval in CHANGING_FUNCTIONS or (is_method and step.argval in CHANGE_ARGUMENT):
                 after = steps[number + 1 :]
                 if after:
-                    yield from _names_at(_start(after[0]), after, variables)
+                    yield from _names_at(start_of(after[0]), after, variables)
 
 
 def _names_of_variables(steps: list[Instruction]) -> dict[str, set[str]]:
     """Of what else a variable is a name: `pool = self.pools[label]`."""
     found: dict[str, set[str]] = {}
     for number, (load, store) in enumerate(pairwise(steps)):
-        is_item = load.opname == "BINARY_SUBSCR" or (load.opname == "BINARY_OP" and load.argrepr == "[]")
-        if store.opname.startswith("STORE_FAST") and (is_item or load.opname in _NAMES):
-            names = _names_at(_start(load), steps[: number + 1], found)
+        if store.opname.startswith("STORE_FAST") and (is_of_items(load) or load.opname in _NAMES):
+            names = _names_at(start_of(load), steps[: number + 1], found)
             found.setdefault(_variables_of(store)[0], set()).update(names)
     return found
 
 
-def _names_at(start: _Start, steps: list[Instruction], variables: dict[str, set[str]]) -> set[str]:
+def _names_at(start: Start, steps: list[Instruction], variables: dict[str, set[str]]) -> set[str]:
     """The name of what is loaded from this place in the text on, as the last of `a.b.c`; none of a result."""
-    loads = [step for step in steps if _start(step) == start]
+    loads = [step for step in steps if start_of(step) == start]
     if start == (None, None) or any(step.opname.startswith("CALL") for step in loads):
         return set()
     named = [step for step in loads if step.opname in _NAMES]
@@ -211,7 +204,3 @@ def _names_at(start: _Start, steps: list[Instruction], variables: dict[str, set[
 
 def _variables_of(step: Instruction) -> tuple[str, ...]:
     return step.argval if type(step.argval) is tuple else (str(step.argval),)
-
-
-def _start(step: Instruction) -> _Start:
-    return (None, None) if step.positions is None else (step.positions.lineno, step.positions.col_offset)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rekindle.core.analysis.code_names import (
+from rekindle.core.analysis.bytecode import (
     REACHES_ANYTHING,
     all_names,
     global_names,

@@ -9,7 +9,7 @@ from types import FunctionType
 import numpy as np
 import torch
 
-from rekindle.core.analysis.code_names import all_names, global_names
+from rekindle.core.analysis.bytecode import all_names, global_names
 from rekindle.core.analysis.object_state import is_library, mro_of, vars_of
 
 _MAKERS = (

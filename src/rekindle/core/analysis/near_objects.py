@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from rekindle.core.analysis.code_names import all_names, global_names, imported_names
+from rekindle.core.analysis.bytecode import all_names, global_names, imported_names
 from rekindle.core.analysis.object_state import (
     GENERATORS,
     GLOBAL_GENERATORS,

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
-from rekindle.core.analysis.code_names import (
+from rekindle.core.analysis.bytecode import (
     NAMED_BY_TEXT,
     REACHES_ANYTHING,
     all_names,

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Iterator
 from types import FunctionType
 
-from rekindle.core.analysis.code_names import all_names
+from rekindle.core.analysis.bytecode import all_names
 from rekindle.core.analysis.near_objects import MOST_ITEMS, near_objects
 from rekindle.core.analysis.object_state import IN_LIBRARY, mro_of, vars_of
 

@@ -29,7 +29,14 @@ import numpy as np
 import torch
 from PIL.Image import Image
 
-from rekindle.core.analysis.code_names import all_names, imported_names
+from rekindle.core.analysis.bytecode import (
+    all_names,
+    imported_names,
+    is_of_items,
+    on_line_of,
+    steps_of,
+    with_inner,
+)
 from rekindle.core.analysis.near_objects import MOST_OBJECTS, near_objects, read_of_modules
 from rekindle.core.analysis.object_state import (
     GENERATORS,
@@ -46,7 +53,6 @@ from rekindle.core.analysis.self_changes import (
     CHANGING_FUNCTIONS,
     STORES_ITEM,
     may_read_on,
-    steps_of,
 )
 from rekindle.core.interrupts import is_interrupt
 
@@ -115,8 +121,9 @@ def is_repeatable(dataset: object) -> bool:
         names = _HARMLESS.union(*map(_names_in, near), *map(_names_of_modules, functions))
         if any(type(value) is deque for value in near):
             names -= _public(deque) - {"copy", "count", "index"}  # PIL's images have a `rotate` as well.
-        read = {name for one in functions for name in _loaded(one.__code__)}
-        return all(map(_stays, near)) and all(_is_known(one.__code__, names, read) for one in functions)
+        codes = [code for one in functions for code in with_inner(one.__code__)]
+        read = set[str]().union(*map(_loaded, codes))
+        return all(map(_stays, near)) and all(_is_known(code, names, read) for code in codes)
     except Exception as error:  # An object like none before: nothing is proven.
         if is_interrupt(error):
             raise
@@ -184,13 +191,11 @@ def _names_of_modules(function: FunctionType) -> set[str]:
 
 def _loaded(code: CodeType) -> set[str]:
     """The attributes that code reads, other than to see whether they are None."""
-    steps = steps_of(code)
-    found = {
+    return {
         str(step.argval)
-        for step, after in pairwise(steps)
+        for step, after in pairwise(steps_of(code))
         if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and not after.opname.endswith("NONE")
     }
-    return found.union(*(_loaded(one) for one in code.co_consts if type(one) is CodeType))
 
 
 def _is_known(code: CodeType, names: _Names, read: set[str]) -> bool:
@@ -222,7 +227,7 @@ def _is_known(code: CodeType, names: _Names, read: set[str]) -> bool:
             if not (is_own and (step.argval in asked or step.argval not in read)):
                 return False
         elif step.opname in STORES_ITEM and not (asks and steps[number - 1].argval in parameters):
-            if any(one.opname == "LOAD_ATTR" or one.argval in held for one in _line(step, steps)):
+            if any(one.opname == "LOAD_ATTR" or one.argval in held for one in on_line_of(step, steps)):
                 return False
         elif step.opname == "BINARY_OP" and step.argrepr.endswith("="):
             after = steps[number + 1]
@@ -232,19 +237,12 @@ def _is_known(code: CodeType, names: _Names, read: set[str]) -> bool:
             return False  # The third argument may be where the result goes.
         elif step.opname in ("STORE_GLOBAL", "STORE_DEREF", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR"):
             return False
-    return all(_is_known(one, names, read) for one in code.co_consts if type(one) is CodeType)
+    return True
 
 
 def _is_taken(step: Instruction) -> bool:
     """Whether a variable is next given what is not the function's own."""
-    return step.opname in ("LOAD_ATTR", "BINARY_SUBSCR", "FOR_ITER", "LOAD_GLOBAL", "LOAD_DEREF") or (
-        step.opname == "BINARY_OP" and step.argrepr == "[]"
-    )
-
-
-def _line(step: Instruction, steps: list[Instruction]) -> list[Instruction]:
-    line = step.positions and step.positions.lineno
-    return [one for one in steps if one.positions and one.positions.lineno == line]
+    return step.opname in ("LOAD_ATTR", "FOR_ITER", "LOAD_GLOBAL", "LOAD_DEREF") or is_of_items(step)
 
 
 def _has_ufunc(code: CodeType) -> bool:

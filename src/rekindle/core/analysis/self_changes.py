@@ -8,20 +8,28 @@ looked at, never run, and that of libraries not at all.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import multiprocessing.queues
 import os
 import queue
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dis import Instruction
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
-from rekindle.core.analysis.code_names import all_names, texts_of
+from rekindle.core.analysis.bytecode import (
+    all_names,
+    is_of_items,
+    loads_at,
+    on_line_of,
+    start_of,
+    steps_of,
+    texts_of,
+    with_inner,
+)
 from rekindle.core.analysis.made_generators import makers_among
 from rekindle.core.analysis.near_objects import near_objects
 from rekindle.core.analysis.object_state import is_library, vars_of
@@ -46,10 +54,8 @@ _READING = frozenset({"read", "readinto", "readline", "readlines"})
 CHANGE_ARGUMENT = frozenset({"at", "copyto", "place", "put", "putmask", "shuffle"})
 STORES_ITEM = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _STORES = STORES_ITEM | {"STORE_ATTR", "DELETE_ATTR"}
-_NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "NOT_TAKEN"})
 _WITH_MEMORY = (functools._lru_cache_wrapper, functools.cached_property)
 _Globals = dict[str, object]
-_STEPS_OF_CODE: dict[int, tuple[CodeType, list[Instruction]]] = {}
 
 
 def may_read_on(dataset: object, *, inherited: bool = True) -> bool:
@@ -65,8 +71,10 @@ def may_read_on(dataset: object, *, inherited: bool = True) -> bool:
     if not seeks and any(issubclass(type(value), (Iterator, *_QUEUES)) for value in near):
         return True
     harmless = _SAME_AGAIN | _READING if seeks else _SAME_AGAIN
-    if any(_reads_on(one.__code__, one.__globals__, CHANGING - harmless) for one in functions):
-        return True
+    for function in functions:
+        codes = with_inner(function.__code__)
+        if any(_reads_on(code, function.__globals__, CHANGING - harmless) for code in codes):
+            return True
     return may_keep_a_generator(near, functions, inherited)
 
 
@@ -81,7 +89,7 @@ def may_keep_a_generator(near: list[object], functions: list[FunctionType], inhe
     One that is held from the beginning is seeded for each sample, and a function's own is gone behind it.
     """
     remembers = any(_keeps_results(one) and not (inherited and _has_its_only_result(one)) for one in near)
-    keeping = functions if remembers else [one for one in functions if _keeps_something(one.__code__)]
+    keeping = functions if remembers else [one for one in functions if _keeps_something(one)]
     if not keeping:
         return False
     makers = makers_among(near)
@@ -97,26 +105,20 @@ def asks_which_worker(*roots: object) -> bool:
     return "id" in names or any("id" in texts_of(one) for one in codes)
 
 
-def _keeps_something(code: CodeType) -> bool:
-    """Whether code stores anything that is still there when it returns."""
+def _keeps_something(function: FunctionType) -> bool:
+    """Whether a function stores anything that is still there when it returns."""
+    return any(map(_stores_something, with_inner(function.__code__)))
+
+
+def _stores_something(code: CodeType) -> bool:
     steps = steps_of(code)
-    own = frozenset(code.co_varnames[: min(code.co_argcount, 1)])
-    held = own | _held_variables(steps, own)
+    held = _held_variables(code)
     return any(
         step.opname == "STORE_ATTR"
         or step.argval == "setdefault"
         or (step.opname in STORES_ITEM and _is_in_an_attribute(step, steps, held))
         for step in steps
-    ) or _within(code, _keeps_something)
-
-
-def may_change_anything(*roots: object) -> bool:
-    """Whether functions and other objects that are used may change anything: themselves, their arguments."""
-    return _may_change_anything([value for _, value in near_objects(*roots)])
-
-
-def _may_change_anything(near: list[object]) -> bool:
-    return any(_changes_anything(one.__code__) for one in functions_among(near))
+    )
 
 
 class Kept(NamedTuple):
@@ -132,15 +134,10 @@ class Kept(NamedTuple):
 
 def kept_by(function: FunctionType) -> Kept:
     """Where a function may keep something that can be read later."""
-    codes = [function.__code__]
-    for code in codes:
-        codes += [one for one in code.co_consts if type(one) is CodeType]
     own = elsewhere = outside = items = False
     names, ways = set[str](), set[str]()
-    for code in codes:
-        steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
-        first = frozenset(code.co_varnames[: min(code.co_argcount, 1)])
-        held = first | _held_variables(steps, first)
+    for code in with_inner(function.__code__):
+        steps, first, held = steps_of(code), _first_parameter(code), _held_variables(code)
         for number, step in enumerate(steps):
             if step.opname == "STORE_ATTR":
                 target = _target(steps[:number])
@@ -152,7 +149,7 @@ def kept_by(function: FunctionType) -> Kept:
                     ways |= {str(target.argval) if target.opname == "LOAD_ATTR" else ""}
             elif step.opname in STORES_ITEM and _is_in_an_attribute(step, steps, held):
                 items = True
-                loads = _loads_at_start(step, steps)
+                loads = loads_at(start_of(step), steps)
                 names |= _global_in(*loads)
                 ways |= {str(one.argval) for one in loads if one.opname == "LOAD_ATTR"} or {""}
             elif step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in CHANGING:
@@ -183,7 +180,10 @@ def _global_in(*steps: Instruction) -> set[str]:
 def may_keep_draws(*roots: object) -> bool:
     """Whether what these draw for one sample may decide about others: they keep something."""
     near = [value for _, value in near_objects(*roots)]
-    return any(map(_keeps_results, near)) or _may_change_anything(near)
+    if any(map(_keeps_results, near)):
+        return True
+    codes = (code for one in functions_among(near) for code in with_inner(one.__code__))
+    return any(map(_changes_anything, codes))
 
 
 def _keeps_results(value: object) -> bool:
@@ -207,24 +207,16 @@ def _has_its_only_result(value: object) -> bool:
     return not (code.co_argcount or code.co_kwonlyargcount or takes_more)
 
 
-def _within(code: CodeType, changes: Callable[[CodeType], bool]) -> bool:
-    return any(changes(one) for one in code.co_consts if type(one) is CodeType)
-
-
 def _changes_anything(code: CodeType) -> bool:
     known = CHANGING | CHANGING_FUNCTIONS | CHANGE_ARGUMENT
     if any(one in known or IN_PLACE(one) for one in code.co_names):
         return True
-    if any(step.opname in _STORES or _stores_elsewhere(step, code) for step in dis.get_instructions(code)):
-        return True
-    return _within(code, _changes_anything)
+    return any(step.opname in _STORES or _stores_elsewhere(step, code) for step in steps_of(code))
 
 
 def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool:
     """Whether code changes what it reads; an object in a variable is taken for the function's own."""
-    steps = steps_of(code)
-    own = frozenset(code.co_varnames[: min(code.co_argcount, 1)])  # `self`
-    held = own | _held_variables(steps, own)
+    steps, own, held = steps_of(code), _first_parameter(code), _held_variables(code)
     if any(type(one) is tuple and "out" in one for one in code.co_consts):  # an argument: `np.add(…, out=…)`
         return True
     for number, step in enumerate(steps):
@@ -247,44 +239,36 @@ def _reads_on(code: CodeType, names: _Globals, changing: frozenset[str]) -> bool
         if is_changing and _is_held(steps, number - 1, held, names):
             return True
         if is_attribute and step.argval in CHANGE_ARGUMENT and _is_given_held(steps[number + 1 :], held):
-            is_function = _root(steps, number).opname in (
-                "LOAD_GLOBAL",
-                "LOAD_NAME",
-            )  # not `self.table.at[…]`
+            # Not `self.table.at[…]`.
+            is_function = _root(steps, number).opname in ("LOAD_GLOBAL", "LOAD_NAME")
             if is_function or step.argval == "shuffle":
                 return True
-    return _within(code, lambda one: _reads_on(one, names, changing))
+    return False
 
 
-def steps_of(code: CodeType) -> list[Instruction]:
-    """The instructions of code; known from the second loader on that has it."""
-    known = _STEPS_OF_CODE.get(id(code))
-    if known is None:
-        steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
-        known = _STEPS_OF_CODE[id(code)] = (code, steps)
-    return known[1]
+def _first_parameter(code: CodeType) -> frozenset[str]:
+    """The name of it, `self` as a rule; empty if there is none."""
+    return frozenset(code.co_varnames[: min(code.co_argcount, 1)])
 
 
-def _held_variables(steps: list[Instruction], own: frozenset[str]) -> frozenset[str]:
-    """Variables of what is not the function's own: `pool = self.pool`, `pool = self.pools[label]`."""
-    found = set()
+def _held_variables(code: CodeType) -> frozenset[str]:
+    """Variables of what is not the function's own: `self`, `pool = self.pool`, `pool = self.pools[label]`."""
+    steps, first = steps_of(code), _first_parameter(code)
+    found = {*first}
     for number, (load, store) in enumerate(pairwise(steps)):
         if store.opname != "STORE_FAST":
             continue
-        is_item = load.opname == "BINARY_SUBSCR" or (load.opname == "BINARY_OP" and load.argrepr == "[]")
-        if load.opname == "LOAD_ATTR" or (is_item and _starts_with(load, steps[:number], own)):
+        if load.opname == "LOAD_ATTR" or (is_of_items(load) and _starts_with(load, steps[:number], first)):
             found.add(str(store.argval))
     return frozenset(found)
 
 
 def _starts_with(step: Instruction, steps: list[Instruction], own: frozenset[str]) -> bool:
     """Whether what is made here begins with an attribute of `self`."""
-    start = step.positions and (step.positions.lineno, step.positions.col_offset)
     return any(
         load.opname.startswith("LOAD_FAST")
         and load.argval in own
-        and load.positions is not None
-        and (load.positions.lineno, load.positions.col_offset) == start
+        and start_of(load) == start_of(step)
         and after.opname == "LOAD_ATTR"
         for load, after in pairwise(steps)
     )
@@ -311,11 +295,7 @@ def _is_update(step: Instruction, steps: list[Instruction], held: frozenset[str]
     """Whether what is stored there is made of what was there, as far as the line shows."""
     if step.opname == "DELETE_SUBSCR":
         return True
-    line = [
-        one
-        for one in steps
-        if one.positions and step.positions and one.positions.lineno == step.positions.lineno
-    ]
+    line = on_line_of(step, steps)
     loaded = [one.argval for one in line if one.opname == "LOAD_ATTR"]
     variables = [one.argval for one in line if one.opname.startswith("LOAD_FAST") and one.argval in held]
     key = steps[steps.index(step) - 1].argval
@@ -338,19 +318,7 @@ def _is_variable(step: Instruction, held: frozenset[str]) -> bool:
 
 def _is_in_an_attribute(step: Instruction, steps: list[Instruction], held: frozenset[str]) -> bool:
     """Whether an item is stored in what is no variable: `self.seen[index] = …` has one start with `self`."""
-    return any(not _is_variable(one, held) for one in _loads_at_start(step, steps))
-
-
-def _loads_at_start(step: Instruction, steps: list[Instruction]) -> list[Instruction]:
-    """What is loaded where an expression begins."""
-    start = step.positions and (step.positions.lineno, step.positions.col_offset)
-    return [
-        one
-        for one in steps
-        if one.opname.startswith("LOAD_")
-        and one.positions is not None
-        and (one.positions.lineno, one.positions.col_offset) == start
-    ]
+    return any(not _is_variable(one, held) for one in loads_at(start_of(step), steps))
 
 
 def _is_held(steps: list[Instruction], number: int, held: frozenset[str], names: _Globals) -> bool:

@@ -6,7 +6,6 @@ other. What is done to them later, in another place, would draw other numbers fo
 
 from __future__ import annotations
 
-import dis
 import random
 from collections.abc import Callable
 from dis import Instruction
@@ -16,6 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 import numpy as np
 import torch
 
+from rekindle.core.analysis.bytecode import steps_of, with_inner
 from rekindle.core.analysis.reached_functions import reached_functions
 
 _SETTING = frozenset(
@@ -40,13 +40,17 @@ _CALLABLE = (BuiltinFunctionType, FunctionType, MethodType)
 def who_sets_generators(*roots: object) -> str:
     """The name of a function that objects may run and that sets a global generator; empty if none does."""
     return next(
-        (one.__qualname__ for one in reached_functions(*roots) if _sets(one.__code__, one.__globals__)), ""
+        (
+            function.__qualname__
+            for function in reached_functions(*roots)
+            if any(_sets(code, function.__globals__) for code in with_inner(function.__code__))
+        ),
+        "",
     )
 
 
 def _sets(code: CodeType, reads: dict[str, object]) -> bool:
-    steps = [*dis.get_instructions(code)]
-    steps = [step for step in steps if step.opname not in ("CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL")]
+    steps = steps_of(code)
     imported = {
         after.argval
         for step, after in pairwise(steps)
@@ -60,7 +64,7 @@ def _sets(code: CodeType, reads: dict[str, object]) -> bool:
         is_named = step.opname in _ATTRIBUTES and step.argval in _SETTING
         if is_named and _is_of_a_module(steps, number - 1, reads, imported):
             return True
-    return any(_sets(one, reads) for one in code.co_consts if type(one) is CodeType)
+    return False
 
 
 def _is_one(value: object) -> bool:
