@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import io
 import weakref
 from collections import deque
@@ -20,13 +19,13 @@ from rekindle.choose.kept_values import PLAIN, Value
 from rekindle.choose.partition import layers
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.sampler_generators import generator_within
-from rekindle.core.analysis.bytecode import global_names
+from rekindle.core.analysis.bytecode import global_names, steps_of
 from rekindle.core.analysis.object_state import (
     GENERATORS,
     GLOBAL_GENERATORS,
     attributes_of,
-    is_heap_type,
-    is_library,
+    contents_of,
+    is_of_script,
     mro_of,
     state_of,
     vars_of,
@@ -38,7 +37,6 @@ _NO_PARTS = (Dataset, DataLoader, torch.nn.Module, type)
 _CONTAINERS = (list, tuple, dict, deque)
 _OF_CLASSES = (*PLAIN, list, dict, set, deque, np.ndarray, torch.Tensor, *GENERATORS)
 _NOT_ITS_OWN = frozenset({"data_source", "dataset"})  # by torch's names
-_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 
 
 class Holder(NamedTuple):
@@ -111,10 +109,10 @@ class Holders:
             }
             if one is with_epoch:
                 kept.pop("epoch", None)
-            if not _is_own(type(one)):
+            if not is_of_script(type(one)):
                 kept = {name: value for name, value in kept.items() if _is_generator(value)}
             found[path] = Holder(one, kept)
-            for base in filter(_is_own, mro_of(type(one))):
+            for base in filter(is_of_script, mro_of(type(one))):
                 if id(base) not in seen:
                     seen.add(id(base))
                     found |= _of_class(base, known)
@@ -154,12 +152,8 @@ def _is_name(name: object) -> bool:
     return type(name) is str and name not in _NOT_ITS_OWN
 
 
-def _is_own(kind: type) -> bool:
-    return is_heap_type(kind) and not is_library(vars_of(kind).get("__module__"))
-
-
 def _is_part(kind: type) -> bool:
-    if not _is_own(kind) or issubclass(kind, _NO_PARTS):
+    if not is_of_script(kind) or issubclass(kind, _NO_PARTS):
         return False
     return not any("__getitem__" in vars_of(base) for base in mro_of(kind))
 
@@ -186,22 +180,17 @@ def _of_class(kind: type, known: set[int]) -> dict[str, Holder]:
 def _of_function(function: FunctionType, known: set[int]) -> dict[str, Holder]:
     found: dict[str, Holder] = {}
     names, code = function.__globals__, function.__code__
-    stored: set[str] = set()
-    if _STORE_GLOBAL in code.co_code[::2]:
-        stored = {step.argval for step in dis.get_instructions(code) if step.opcode == _STORE_GLOBAL}
+    stored = {step.argval for step in steps_of(code) if step.opname == "STORE_GLOBAL"}
     for name in {*global_names(code), *stored}:
         if name not in names or id(names[name]) in known:
             continue
         if name in stored or _is_generator(names[name]):
             found[f"{function.__module__}.{name}"] = Holder(names, {name: names[name]})
     for number, cell in enumerate(function.__closure__ or ()):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # It has none yet.
-            continue
-        if _is_generator(value) and id(value) not in known:
-            place = f"{function.__qualname__}.closure[{number}]"
-            found[place] = Holder(cell, {"cell_contents": value})
+        for value in contents_of(cell):
+            if _is_generator(value) and id(value) not in known:
+                place = f"{function.__qualname__}.closure[{number}]"
+                found[place] = Holder(cell, {"cell_contents": value})
     return found
 
 

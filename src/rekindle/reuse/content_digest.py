@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import pickle
-import random
 import types
 from typing import Any, TypeAlias
 
@@ -20,12 +19,10 @@ import torch
 import xxhash
 
 from rekindle.core.analysis.bytecode import all_names, global_names
-from rekindle.core.analysis.object_state import is_installed, is_library, vars_of
+from rekindle.core.analysis.object_state import GENERATORS, contents_of, is_installed, is_library, vars_of
 from rekindle.core.interrupts import is_interrupt
 from rekindle.reuse.named_files import NamedFiles
 
-# Seeded for each sample, so what state they are in does not matter.
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 # What `pickle` takes in place of an object, or NotImplemented.
 _Reduced: TypeAlias = Any
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -77,7 +74,7 @@ class _Digest(pickle.Pickler):
         if isinstance(value, torch.Tensor):
             flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
             return _noted("tensor", tuple(value.shape), str(value.dtype), flat)
-        if isinstance(value, _GENERATORS):
+        if isinstance(value, GENERATORS):  # Seeded for each sample: their state does not matter.
             return _noted("generator", type(value).__name__)
         if isinstance(value, types.ModuleType):  # What a function reads of it is noted with the function.
             return _noted("module", value.__name__)
@@ -98,7 +95,7 @@ class _Digest(pickle.Pickler):
         code, reads = function.__code__, {} if in_library else function.__globals__
         used = [(one, reads[one]) for one in sorted(global_names(code)) if one in reads]
         modules = [_read_of_module(value, sorted(all_names(code)), ()) for _, value in used]
-        cells = [_contents(cell) for cell in function.__closure__ or ()]
+        cells = [contents_of(cell) for cell in function.__closure__ or ()]
         settings = function.__defaults__, function.__kwdefaults__, function.__dict__
         return _noted("function", name, _code(code), settings, cells, used, modules)
 
@@ -137,13 +134,6 @@ def _read_of_module(value: object, names: list[str], within: tuple[object, ...])
     entries = vars(value)
     found = [(name, entries[name]) for name in names if name in entries and not name.startswith("__")]
     return [*found, *(_read_of_module(one, names, (*within, value)) for _, one in found)]
-
-
-def _contents(cell: types.CellType) -> tuple[object, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # A variable that has no value yet.
-        return ()
 
 
 def _code(code: types.CodeType) -> tuple[object, ...]:

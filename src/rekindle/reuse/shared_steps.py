@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from rekindle.core.analysis.bytecode import global_names
 from rekindle.core.analysis.near_objects import ARRAYS, near_objects
-from rekindle.core.analysis.object_state import is_heap_type, is_library, mro_of, vars_of
+from rekindle.core.analysis.object_state import is_of_script, mro_of, vars_of
 from rekindle.core.analysis.reached_functions import reached_functions
 from rekindle.core.analysis.self_changes import Kept, kept_by
 
@@ -71,7 +71,7 @@ def _seen(near: _Near, kept: _KeptBy, others: _Near, in_objects: bool, ways: fro
         kind = type(value)
         if id(value) not in seen or issubclass(kind, type) or kind is FunctionType:
             continue
-        is_own = is_heap_type(kind) and not is_library(vars_of(kind).get("__module__"))
+        is_own = is_of_script(kind)
         holds_items = kind in _CONTAINERS or issubclass(kind, ARRAYS)
         if not _may_be_written(way, names):
             continue

@@ -24,6 +24,7 @@ from rekindle.core.analysis.look_at_values import Handler
 from rekindle.core.analysis.object_state import (
     IN_LIBRARY,
     NotProvenError,
+    contents_of,
     is_installed_name,
     is_library,
     vars_of,
@@ -65,17 +66,10 @@ def _wrapped(look: Look, value: staticmethod[..., object] | classmethod[object, 
 
 
 def _cell(look: Look, value: types.CellType) -> None:
-    contents = look.holding(_contents, value)
+    contents = look.holding(contents_of, value)
     look.note(len(contents))
     for one in contents:
         look.read(one)
-
-
-def _contents(cell: types.CellType) -> tuple[object, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # A variable that has no value yet.
-        return ()
 
 
 def _method(look: Look, value: types.MethodType) -> None:

@@ -22,8 +22,8 @@ from rekindle.core.analysis.look import Look
 from rekindle.core.analysis.look_at_code import CODE
 from rekindle.core.analysis.object_state import (
     NotProvenError,
-    is_heap_type,
     is_library,
+    is_of_script,
     mro_of,
     vars_of,
 )
@@ -69,7 +69,8 @@ class LookAtReads(Look):
         """Whether code uses this attribute: its own by name, that of a library in whatever way."""
         if name in self._reads.written:
             return False
-        if type(name) is str and any(_is_kept(vars_of(base).get(name)) for base in mro_of(kind)):
+        members = [vars_of(base).get(name) for base in mro_of(kind)] if type(name) is str else ()
+        if any(type(member) is functools.cached_property for member in members):
             return False  # It is there once somebody has asked for it.
         return not _is_read_by_scripts(kind) or self.wants(name)
 
@@ -123,13 +124,9 @@ def _made_settings(reads: CodeReads) -> list[object]:
 
 
 def _is_settings(kind: type) -> bool:
-    if not is_heap_type(kind) or is_library(vars_of(kind).get("__module__")):
-        return kind in (types.SimpleNamespace, argparse.Namespace)
-    return not issubclass(kind, type)
-
-
-def _is_kept(member: object) -> bool:
-    return type(member) is functools.cached_property
+    if is_of_script(kind):
+        return not issubclass(kind, type)
+    return kind in (types.SimpleNamespace, argparse.Namespace)
 
 
 def _is_read_by_scripts(kind: type) -> bool:

@@ -34,7 +34,9 @@ from rekindle.core.analysis.object_state import (
     WITHOUT_PARTS,
     ClassState,
     Getter,
+    contents_of,
     is_installed,
+    is_of_script,
     mro_of,
     slot,
     state_of,
@@ -137,12 +139,8 @@ def held_objects(*roots: object) -> FoundAt:
 
 def own_classes(objects: Iterable[object]) -> tuple[type, ...]:
     """The classes of a script among some objects."""
-    classes = [cast(type, one) for one in objects if issubclass(type(one), type)]
-    return tuple(
-        one
-        for one in classes
-        if _flags_of(one) & HEAP_TYPE and not _is_library(vars_of(one).get("__module__"))
-    )
+    classes = (cast(type, one) for one in objects if issubclass(type(one), type))
+    return tuple(filter(is_of_script, classes))
 
 
 class _Walk:
@@ -329,10 +327,7 @@ def _parts_of_class(kind: type) -> FoundAt:
 
 def _parts_of_function(path: str, function: FunctionType) -> FoundAt:
     for number, cell in enumerate(function.__closure__ or ()):
-        try:
-            yield f"{path}.closure[{number}]", cell.cell_contents
-        except ValueError:  # It has no value yet.
-            continue
+        yield from ((f"{path}.closure[{number}]", value) for value in contents_of(cell))
     yield f"{path}.defaults", (function.__defaults__, function.__kwdefaults__)
     # Not by its own `__module__`: `functools.wraps` gives a function that of another.
     if _is_library(function.__globals__.get("__name__")):

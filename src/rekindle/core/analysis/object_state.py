@@ -74,6 +74,19 @@ def is_heap_type(kind: type) -> bool:
     return bool(_OWN(kind, "__flags__") & HEAP_TYPE)
 
 
+def is_of_script(kind: type) -> bool:
+    """Whether a class is written in Python, and not in a library's."""
+    return is_heap_type(kind) and not is_library(vars_of(kind).get("__module__"))
+
+
+def contents_of(cell: types.CellType) -> tuple[object, ...]:
+    """What a variable of a closure has; nothing if it has no value yet."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
 class ClassState(NamedTuple):
     """Where the objects of a class keep their state."""
 

@@ -43,6 +43,7 @@ from rekindle.core.analysis.object_state import (
     GLOBAL_GENERATORS,
     WITHOUT_PARTS,
     attributes_of,
+    contents_of,
     is_library,
     mro_of,
     vars_of,
@@ -255,10 +256,8 @@ def _of_library(module: object) -> Collection[str]:
 def _of_held_function(function: object) -> Collection[str]:
     assert isinstance(function, FunctionType)
     for cell in function.__closure__ or ():
-        try:
-            if _hides_code(cell.cell_contents):
-                return ALL
-        except ValueError:  # It has no value yet.
+        contents = contents_of(cell)
+        if not contents or any(map(_hides_code, contents)):
             return ALL
     module = function.__module__
     if not is_library(module):
