@@ -123,6 +123,19 @@ def test_changes_between_epochs_are_followed(folder: Any, way: str) -> None:
             next(iter(loader))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_changes_behind_whole_epochs_are_followed(folder: Any, way: str) -> None:
+    options: dict[str, Any] = {"batch_size": SAMPLES, "native": True, **WAYS[way]}
+    with rk.DataLoader(folder, **options) as loader:
+        [(_, first)] = loader
+        folder.samples = [(path, label + 10) for path, label in folder.samples[::-1]]
+        [(_, second)] = loader
+        assert second.tolist() == [label + 10 for label in first.tolist()[::-1]]
+        folder.transform.transforms[1] = v1.CenterCrop(12)
+        [(images, _)] = loader
+        assert images.shape == (SAMPLES, 3, 12, 12)
+
+
 def test_changed_arrays_and_indices_are_followed(tmp_path: Path) -> None:
     cifar = COLOURED["CIFAR10"](tmp_path, v1.ToTensor())
     part = Subset(cifar, [3, 4, 5])

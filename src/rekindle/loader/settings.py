@@ -183,7 +183,8 @@ class LoaderSettings:
         inherited = self.num_workers == 0 or self.forks or self.chosen_executor == "threads"
         if not is_torchs and may_read_on(self.collate_fn, inherited=inherited):
             return True
-        return not draws_nothing(self.dataset) and may_read_on(self.dataset, inherited=inherited)
+        read = self.reuse.dataset if self.reuse.is_native else self.dataset
+        return not draws_nothing(read) and may_read_on(read, inherited=inherited)
 
     def work(self, base_seed: int, watched: Watched | None) -> Work:
         """What a runner has to know."""

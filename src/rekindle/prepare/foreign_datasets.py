@@ -162,10 +162,13 @@ def _files(dataset: Dataset, place: _Files) -> ForeignImages:
 def _listed(paths: Sequence[Any], labels: Labels) -> ForeignImages:
     if len(labels) < len(paths):
         raise ArgumentError(f"it has {len(paths)} images and {len(labels)} labels")
-    names = [*map(os.fspath, paths)] if all(isinstance(one, str | os.PathLike) for one in paths) else None
-    if names is None or not all(isinstance(name, str) for name in names):
+    kinds = set(map(type, paths))
+    if not all(issubclass(kind, str | os.PathLike) for kind in kinds):
         raise ArgumentError("not all of its images are paths of files")
-    others = {os.path.splitext(name)[1].lower() for name in names} - {*_EXTENSIONS}
+    names = [*paths] if kinds == {str} else [*map(os.fspath, paths)]
+    if kinds != {str} and not all(isinstance(name, str) for name in names):
+        raise ArgumentError("not all of its images are paths of files")
+    others = {os.path.splitext(name)[1] for name in names if not name.lower().endswith(_EXTENSIONS)}
     if others:
         raise ArgumentError(f"it lists files of which no decoder is known to read all: {sorted(others)}")
     return ForeignImages(None, _whole_numbers(labels[: len(paths)]), paths=names)
