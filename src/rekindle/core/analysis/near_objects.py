@@ -36,7 +36,6 @@ from rekindle.core.analysis.object_state import (
     Getter,
     contents_of,
     is_installed,
-    is_of_script,
     mro_of,
     slot,
     state_of,
@@ -139,8 +138,12 @@ def held_objects(*roots: object) -> FoundAt:
 
 def own_classes(objects: Iterable[object]) -> tuple[type, ...]:
     """The classes of a script among some objects."""
-    classes = (cast(type, one) for one in objects if issubclass(type(one), type))
-    return tuple(filter(is_of_script, classes))
+    classes = [cast(type, one) for one in objects if issubclass(type(one), type)]
+    return tuple(
+        one
+        for one in classes
+        if _flags_of(one) & HEAP_TYPE and not _is_library(vars_of(one).get("__module__"))
+    )
 
 
 class _Walk:
