@@ -48,6 +48,8 @@ def is_interrupt(error: BaseException) -> bool:
 
     Ask before an error is put aside, whatever its class: many handlers raise a TimeoutError, an OSError.
     """
+    if error.__cause__ is None and (error.__traceback__ is None or error.__traceback__.tb_next is None):
+        return False  # Raised where it was caught: a handler would have a frame of its own.
     handlers = set(_handler_codes())
     cause: BaseException | None = error
     seen: list[BaseException] = []  # Nothing keeps a cause from being its own.
