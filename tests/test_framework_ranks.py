@@ -1,5 +1,8 @@
 """What Lightning, Accelerate and timm deal to ranks is what `shard=` does, or is left to them."""
 
+import itertools
+from collections import Counter
+
 import pytest
 import torch
 from torch.utils.data import (
@@ -62,20 +65,20 @@ def test_samplers_that_deal_a_dataset_to_ranks_are_read():
 
     data = range(12)
     distributed = DistributedSampler(data, 4, 2, shuffle=True, seed=6, drop_last=True)
-    assert read(distributed) == (2, 4, True, 6, True, None, False)
-    assert read(BatchSampler(distributed, 5, True)) == (2, 4, True, 6, True, 5, True)
+    assert read(distributed) == (2, 4, True, 6, True, None, False, False)
+    assert read(BatchSampler(distributed, 5, True)) == (2, 4, True, 6, True, 5, True, False)
     assert read(distributed, size=13) is None
     wrapped = DistributedSamplerWrapper(SequentialSampler(data), num_replicas=4, rank=2)
-    assert read(BatchSampler(wrapped, 5, False)) == (2, 4, False, None, False, 5, False)
+    assert read(BatchSampler(wrapped, 5, False)) == (2, 4, False, None, False, 5, False, False)
     assert (
         read(DistributedSamplerWrapper(WeightedRandomSampler([1.0] * 12, 12), num_replicas=4, rank=2)) is None
     )
     assert read(DistributedSamplerWrapper(SubsetRandomSampler(range(6)), num_replicas=4, rank=2)) is None
     random = BatchSampler(RandomSampler(data), 6, True)
-    assert read(BatchSamplerShard(random, 3, 1)) == (1, 3, True, None, False, 6, True)
-    assert read(BatchSamplerShard(random, 3, 1, split_batches=True)) == (1, 3, True, None, False, 2, True)
+    assert read(BatchSamplerShard(random, 3, 1)) == (1, 3, True, None, True, 6, True, True)
+    assert read(BatchSamplerShard(random, 3, 1, split_batches=True)) == (1, 3, True, None, True, 2, True, True)
     seeded = BatchSampler(SeedableRandomSampler(data, data_seed=42), 6, False)
-    assert read(BatchSamplerShard(seeded, 3, 1)) == (1, 3, True, 42, False, 6, False)
+    assert read(BatchSamplerShard(seeded, 3, 1)) == (1, 3, True, 42, False, 6, False, True)
     assert read(random) is None
     assert read(object()) is None
 
@@ -121,3 +124,55 @@ def test_accelerate_takes_over_a_loader_with_a_shard():
     assert same([batch[2] for batch in prepared], [batch[2] for batch in loader])
     alone = prepare_data_loader(loader, num_processes=1, process_index=0)
     assert len([batch[2] for batch in alone]) == 8  # One process has everything.
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("size", [2, 7, 14, 17, 18, 20, 24])
+def test_what_accelerate_gathers_for_metrics_is_each_sample_once(size, shuffle):
+    """As `Accelerator.gather_for_metrics` does: of what all processes have at the end, it takes the first."""
+    for world in (1, 2, 4, 5):
+        reuse = rk.Refurbish(3, balance=None)
+        loaders = _prepared(size, world, reuse=reuse, final_transform=as_is, shuffle=shuffle)
+        for _ in range(3):
+            assert sorted(_gathered_for_metrics(loaders)) == list(range(size))
+
+
+def test_what_accelerate_gathers_for_metrics_is_all_that_was_chosen():
+    for world in (1, 2, 3):
+        chosen = _gathered_for_metrics(_prepared(18, world, importance=rk.RandomSubset(0.5), shuffle=True))
+        assert len(set(chosen)) == 9
+        assert len(chosen) - 9 < world
+        repeated = _gathered_for_metrics(_prepared(7, world, reuse=rk.Echo(2), final_transform=as_is))
+        assert min(Counter(repeated).values()) == 2
+
+
+def test_with_drop_last_accelerates_processes_have_no_sample_twice():
+    for size, world in itertools.product((17, 31), (2, 3, 5, 6)):
+        given = {"batch_size": 3, "drop_last": True, "shuffle": True, "seed": 5}
+        ranks = _prepared(size, world, reuse=rk.Refurbish(3, balance=None), final_transform=as_is, **given)
+        torchs = _prepared(size, world, **given)
+        assert [len(list(loader)) for loader in ranks] == [len(list(loader)) for loader in torchs]
+        samples = [index for loader in ranks for batch in loader for index in batch[2].tolist()]
+        assert len(set(samples)) == len(samples)
+
+
+def _prepared(size, world, **arguments):
+    """The loaders that Accelerate makes for its processes."""
+    from accelerate.data_loader import prepare_data_loader
+
+    arguments = {"batch_size": 3, "seed": 5} | arguments
+    for_ranks = [rk.DataLoader(Line(size), **arguments) for _ in range(world)]
+    return [
+        prepare_data_loader(loader, num_processes=world, process_index=rank)
+        for rank, loader in enumerate(for_ranks)
+    ]
+
+
+def _gathered_for_metrics(loaders):
+    samples = []
+    for batches in zip(*loaders, strict=True):
+        gathered = [index for batch in batches for index in batch[2].tolist()]
+        remainders = {loader.remainder for loader in loaders if loader.end_of_dataloader}
+        assert len(remainders) < 2
+        samples += gathered[: remainders.pop()] if max(remainders, default=0) > 0 else gathered
+    return samples

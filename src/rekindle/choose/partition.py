@@ -80,6 +80,7 @@ class ShardingSampler(NamedTuple):
     drop_uneven: bool  # Samples that the ranks cannot share evenly are left out, and not repeated.
     batch_size: int | None  # of a rank; None: it gives samples, and no batches
     drop_last: bool
+    gathers: bool = False  # What makes up for an uneven rest must come last in what all ranks gather.
 
 
 def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
@@ -89,16 +90,18 @@ def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
     all ranks together have every sample once, in an order that is shuffled or the dataset's own.
     """
     share: tuple[int, int] | None = None
-    batch_size, drop_last, drop_uneven = None, False, False
+    batch_size, drop_last, drop_uneven, gathers = None, False, False, False
     for layer in layers(sampler):
         maker = _maker(layer)
         if type(layer) is BatchSampler:
             batch_size, drop_last = layer.batch_size, layer.drop_last
             if share is not None and getattr(layers(sampler)[0], "split_batches", False):
                 batch_size //= share[1]  # Accelerate's ranks then share each batch.
+            drop_uneven |= drop_last and gathers  # Its ranks repeat nothing then.
         elif _name(maker) in _DIVIDERS - _UNEVEN and share is None:
             share = _own_share(layer)
             drop_uneven = isinstance(layer, DistributedSampler) and layer.drop_last
+            gathers = _name(maker) == ("accelerate", "BatchSamplerShard")
         elif maker is DistributedSampler or _name(maker) in _EVEN_PARTITIONS:
             assert isinstance(layer, DistributedSampler)
             given, dataset = _own_share(layer), layer.dataset
@@ -107,7 +110,7 @@ def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
             return ShardingSampler(*given, layer.shuffle, layer.seed, layer.drop_last, batch_size, drop_last)
         elif share is not None and _gives_each_once(layer) and _length(layer) == size:
             shuffle, seed = type(layer) is not SequentialSampler, getattr(layer, "initial_seed", None)
-            return ShardingSampler(*share, shuffle, seed, drop_uneven, batch_size, drop_last)
+            return ShardingSampler(*share, shuffle, seed, drop_uneven, batch_size, drop_last, gathers)
         else:
             return None
     return None

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.choose.planned_rows import PlannedRows
 from rekindle.choose.shard import EpochLayout, EpochStart, Shard
@@ -102,6 +103,12 @@ class EpochPlan:
         """How many samples all ranks together have consumed after so many of their batches."""
         return self.start.consumed(step, EpochLayout(self.shard.world, self.batch_size))
 
+    def unrepeated(self, step: int) -> int:
+        """How many rows of all ranks in a step are none that make up for what cannot be divided; 0: all."""
+        rows = min(self.samples - step * self.batch_size, self.batch_size) * self.shard.world
+        left = self.sequence.length - self.consumed(step)
+        return left if 0 < left < rows else 0
+
     def _evaluate(self, step: int) -> _Window:
         before = self._windows[-1] if self._windows else None
         size = _FIRST_WINDOW if before is None else 4 * len(before.rows.ids)
@@ -117,15 +124,37 @@ class EpochPlan:
             own = (own - sequence.first_rank) % world
         first = self.start.offset + start * world + own
         count, inside = stop - start, len(range(first, sequence.length, world))
-        if count <= inside:
+        if stop == self.samples and shard.repeats_last and self.unrepeated(self.steps - 1):
+            singly = self._last_rows()
+            inside = count - len(singly)
+        elif count <= inside:
             return sequence.rows(first, count, world)
-        behind = first + np.arange(inside, count) * world - sequence.length
+        else:
+            singly = first + np.arange(inside, count) * world
         parts = [(slice(0, inside), sequence.rows(first, inside, world))] if inside else []
-        for row, position in enumerate(((sequence.length + behind) % sequence.period).tolist(), inside):
+        behind = singly - sequence.length
+        positions = np.where(behind < 0, singly, (sequence.length + behind) % sequence.period)
+        for row, position in enumerate(positions.tolist(), inside):
             parts.append((slice(row, row + 1), sequence.rows(position, 1, 1)))
         times = np.zeros(count, dtype=np.int64)
-        times[inside:] = 1 + behind // sequence.period
+        times[inside:] = np.where(behind < 0, 0, 1 + behind // sequence.period)
         return PlannedRows.joined(parts).repeated(times)
+
+    def _last_rows(self) -> NDArray[np.int64]:
+        """The rank's rows of the last step, where what is repeated comes behind all else that ranks gather.
+
+        Few ranks change few rows for it: each keeps what it has but for those.
+        """
+        world, done = self.shard.world, (self.steps - 1) * self.batch_size
+        first = 0 if self.start.layout.world != world else self.sequence.first_rank
+        own = (np.arange(world) - first) % world
+        rows = self.start.offset + own[:, None] + np.arange(done, self.samples) * world
+        gathered = rows.ravel()
+        real = self.unrepeated(self.steps - 1)
+        early = np.flatnonzero(gathered[:real] >= self.sequence.length)
+        late = real + np.flatnonzero(gathered[real:] < self.sequence.length)
+        gathered[early], gathered[late] = gathered[late], gathered[early]
+        return rows[self.shard.rank]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ class Shard:
     """The part of one rank of `world`.
 
     Every rank has the same number of samples in every epoch. What cannot be divided is made up for by
-    repeating a few samples, or, with `drop_last`, left out, as torch's `DistributedSampler` does.
+    repeating a few samples, or, with `drop_last`, left out, as torch's `DistributedSampler` does. Those that
+    are repeated are the last rows of some ranks, or, with `repeats_last`, the last of what all ranks gather.
 
     >>> Shard(rank=1, world=4).share(10), Shard(rank=1, world=4, drop_last=True).share(10)
     (3, 2)
@@ -28,6 +29,7 @@ class Shard:
     rank: int = 0
     world: int = 1
     drop_last: bool = False
+    repeats_last: bool = False  # in a step of all ranks, one rank's rows behind the other's
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:

@@ -109,6 +109,8 @@ def _showing_what_is_yielded(
                 for _ in range(skipped + 1):
                     progress.shown = read.popleft()
                 skipped = 0
+                if self.remainder >= 0 and progress.shown.order.plan is not None:
+                    self.remainder = progress.shown.order.plan.unrepeated(progress.shown.order.step)
                 progress.state_shown = lambda: {**self.state_dict()}
                 yield batch
                 progress.state_shown = None
@@ -167,9 +169,8 @@ def _keeping_planned_order(put: Callable[[Adapter, object], None]) -> Callable[[
 
 def _lays_out_batches(arguments: dict[str, object]) -> bool:
     """Whether a loader with these arguments takes no sampler."""
-    reuse = arguments["reuse"]
-    repeats_batches = isinstance(reuse, Echo) and reuse.after == "batch"
-    return arguments["importance"] is not None or arguments["redundancy"] is not None or repeats_batches
+    chooses = arguments["importance"] is not None or arguments["redundancy"] is not None
+    return chooses or isinstance(arguments["reuse"], Echo)
 
 
 def _check_not_skipped(batch_sampler: object, arguments: dict[str, object]) -> None:

@@ -45,7 +45,7 @@ class Ordering(NamedTuple):
             OrderKind.SHUFFLED if found.shuffle else OrderKind.SEQUENTIAL,
             loader.batch_size if found.batch_size is None else found.batch_size,
             loader.drop_last if found.batch_size is None else found.drop_last,
-            Shard(found.rank, found.world, found.drop_uneven),
+            Shard(found.rank, found.world, found.drop_uneven, found.gathers),
             found.seed,
         )
 
