@@ -161,7 +161,9 @@ def _prepared(size, world, **arguments):
     from accelerate.data_loader import prepare_data_loader
 
     arguments = {"batch_size": 3, "seed": 5} | arguments
-    for_ranks = [rk.DataLoader(Line(size), **arguments) for _ in range(world)]
+    has_shard = arguments.pop("shard", False)
+    shards = [(rank, world) if has_shard else None for rank in range(world)]
+    for_ranks = [rk.DataLoader(Line(size), shard=shard, **arguments) for shard in shards]
     return [
         prepare_data_loader(loader, num_processes=world, process_index=rank)
         for rank, loader in enumerate(for_ranks)
@@ -176,3 +178,25 @@ def _gathered_for_metrics(loaders):
         assert len(remainders) < 2
         samples += gathered[: remainders.pop()] if max(remainders, default=0) > 0 else gathered
     return samples
+
+
+@pytest.mark.parametrize("arguments", [{"reuse": rk.Refurbish(3, balance=None)}, {"shard": True}])
+def test_skipping_batches_leaves_the_rest_of_what_each_process_was_to_have(arguments):
+    from accelerate.data_loader import skip_first_batches
+
+    for world, epoch in ((2, 0), (3, 0), (3, 1)):
+        given, seen, following = {"final_transform": as_is, "shuffle": True, **arguments}, Counter(), Counter()
+        begun, others = (_prepared(26, world, **given) for _ in range(2))
+        for first, other in zip(begun, others, strict=True):
+            first.set_epoch(epoch)
+            batches = iter(first)
+            seen.update(index for _ in range(2) for index in next(batches)[2].tolist())
+            batches.close()
+            other.set_epoch(epoch)
+            rest = skip_first_batches(other, 2)
+            left = [batch[2].tolist() for batch in rest]
+            assert len(left) == len(rest)
+            seen.update(itertools.chain(*left))
+            following.update(index for batch in other for index in batch[2].tolist())
+        assert seen.keys() == following.keys() == set(range(26))
+        assert seen.total() - 26 < world

@@ -144,6 +144,9 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
 
     if rekindle is None:
         return torch.utils.data.DataLoader(dataset, **kwargs)
+    skipped = _skipped_of_a_plan(dataset, kwargs.get("batch_sampler"), rekindle)
+    if skipped:
+        kwargs["batch_sampler"] = kwargs["batch_sampler"].batch_sampler
     if not _is_sharded(dataset, kwargs.get("batch_sampler")):
         # There is one process, or Accelerate shares the batches itself: out of one that reads all of them,
         # or by a dataset that it has split.
@@ -151,7 +154,22 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
     if _lays_out_batches(rekindle):
         _check_not_skipped(kwargs.get("batch_sampler"), rekindle)
         kwargs |= _order_of(kwargs.get("batch_sampler"))
-    return DataLoader(dataset, **kwargs, **rekindle)
+    loader = DataLoader(dataset, **kwargs, **rekindle)
+    loader._epochs.first_step = skipped
+    return loader
+
+
+def _skipped_of_a_plan(dataset: Any, batch_sampler: object, arguments: dict[str, object]) -> int:
+    """How many batches `skip_first_batches` leaves out of an epoch that is planned for several processes.
+
+    These are dealt otherwise than by Accelerate, so it is the plan that must begin later.
+    """
+    from accelerate.data_loader import SkipBatchSampler
+
+    plans = arguments["reuse"] is not None or arguments["shard"] is not None
+    if not (plans and isinstance(batch_sampler, SkipBatchSampler)) or _lays_out_batches(arguments):
+        return 0
+    return batch_sampler.skip_batches if _is_sharded(dataset, batch_sampler.batch_sampler) else 0
 
 
 def _keeping_planned_order(put: Callable[[Adapter, object], None]) -> Callable[[Adapter, object], None]:

@@ -39,6 +39,7 @@ class Epochs:
     def __init__(self) -> None:
         self.next_epoch = 0
         self.requested: int | None = None  # what `set_epoch` has made the next one
+        self.first_step = 0  # of every pass, where Accelerate skips the first batches
         self._sampler_epoch = SamplerEpoch()
         self.sampler_memory = SamplerMemory()
         self._idle = IdleRunner()
@@ -129,6 +130,11 @@ class Epochs:
 
         That is by `set_epoch`, the loader's or a sampler's. If it is the position's own, it stays there.
         """
+        following = self._following(position, sampler)
+        following.step = following.step or self.first_step
+        return following
+
+    def _following(self, position: Position, sampler: object) -> Position:
         self._sampler_epoch.follow(sampler)
         in_sampler, requested = self._sampler_epoch.newly_set(), self.requested
         self.requested = None

@@ -116,7 +116,8 @@ class LoaderParts:
         if order.kind.is_planned and shard is not None:
             samples = shard.share(len(loader.dataset))  # type: ignore[arg-type]
             plain = batches_per_epoch(samples, batch_size, drop_last)
-        return self.reuse.planning.steps(plain, samples, batch_size, drop_last, order.layout.world)
+        steps = self.reuse.planning.steps(plain, samples, batch_size, drop_last, order.layout.world)
+        return max(0, steps - loader._epochs.first_step)
 
 
 def _reuse(loader: DataLoader[object], order: LoaderOrder) -> tuple[Any, ReuseSession, str]:
