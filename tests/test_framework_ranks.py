@@ -76,7 +76,16 @@ def test_samplers_that_deal_a_dataset_to_ranks_are_read():
     assert read(DistributedSamplerWrapper(SubsetRandomSampler(range(6)), num_replicas=4, rank=2)) is None
     random = BatchSampler(RandomSampler(data), 6, True)
     assert read(BatchSamplerShard(random, 3, 1)) == (1, 3, True, None, True, 6, True, True)
-    assert read(BatchSamplerShard(random, 3, 1, split_batches=True)) == (1, 3, True, None, True, 2, True, True)
+    assert read(BatchSamplerShard(random, 3, 1, split_batches=True)) == (
+        1,
+        3,
+        True,
+        None,
+        True,
+        2,
+        True,
+        True,
+    )
     seeded = BatchSampler(SeedableRandomSampler(data, data_seed=42), 6, False)
     assert read(BatchSamplerShard(seeded, 3, 1)) == (1, 3, True, 42, False, 6, False, True)
     assert read(random) is None
@@ -185,7 +194,11 @@ def test_skipping_batches_leaves_the_rest_of_what_each_process_was_to_have(argum
     from accelerate.data_loader import skip_first_batches
 
     for world, epoch in ((2, 0), (3, 0), (3, 1)):
-        given, seen, following = {"final_transform": as_is, "shuffle": True, **arguments}, Counter(), Counter()
+        given, seen, following = (
+            {"final_transform": as_is, "shuffle": True, **arguments},
+            Counter(),
+            Counter(),
+        )
         begun, others = (_prepared(26, world, **given) for _ in range(2))
         for first, other in zip(begun, others, strict=True):
             first.set_epoch(epoch)
