@@ -154,7 +154,8 @@ class EpochPlan:
         early = np.flatnonzero(gathered[:real] >= self.sequence.length)
         late = real + np.flatnonzero(gathered[real:] < self.sequence.length)
         gathered[early], gathered[late] = gathered[late], gathered[early]
-        return rows[self.shard.rank]
+        own_rows: NDArray[np.int64] = rows[self.shard.rank]
+        return own_rows
 
 
 @dataclass(frozen=True, slots=True)
