@@ -19,6 +19,7 @@ PROGRAMS = (
     "overhead",
     "first_use",
     "packed",
+    "raw_images",
     "packing",
     "pipelines",
     "reuse",

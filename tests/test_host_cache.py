@@ -118,7 +118,7 @@ def test_a_cache_whose_maker_died_before_it_was_complete_is_not_joined(name):
 
 def _header(name, size=SIZE, heap=1 << 20, directory="", about=None):
     text = json.dumps(HostCache(name, size, heap, directory, about or {})._asdict()).encode()
-    return struct.pack("<8s16sI", b"rkhost01", xxhash.xxh3_128_digest(text), len(text)) + text
+    return struct.pack("<8s16sI", b"rkhost02", xxhash.xxh3_128_digest(text), len(text)) + text
 
 
 PLANTS = {
@@ -203,7 +203,7 @@ def test_a_header_that_was_changed_is_none(tail, position, byte):
     if bytes(changed) != good and position < text_end:
         assert parse_header(bytes(changed)) is None
     assert parse_header(tail) is None
-    assert parse_header(b"rkhost01" + tail) is None
+    assert parse_header(b"rkhost02" + tail) is None
 
 
 def test_two_loaders_of_one_process_share_and_close_apart(name):

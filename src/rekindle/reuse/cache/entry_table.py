@@ -1,8 +1,8 @@
 """The index of a cache: one row a sample, which takes memory once an entry near it is written.
 
-A row is a cache line. Rows are taken from the system in chunks of one page, and a flag a chunk says which
+A row is a cache line. Rows are taken from the system in chunks of one page, and a bit a chunk says which
 were: rows of other chunks are never touched, since even reading them would take memory. So a billion samples
-of which a thousand are cached cost what a thousand cost, beside the flags (a byte for 64 samples).
+of which a thousand are cached cost what a thousand cost, beside the bits (one for 64 samples).
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ class TableSpec(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are: so many bytes of flags belong to the table."""
+        """How many chunks there are."""
         return -(-self.rows // self.chunk_rows)
+
+    @property
+    def flag_bytes(self) -> int:
+        """Bytes of the flags, one bit for each chunk."""
+        return -(-self.chunks // 8)
 
     @property
     def nbytes(self) -> int:
@@ -60,26 +65,31 @@ class EntryTable:
 
     def has(self, index: int) -> bool:
         """Whether the row may be touched; if not, it is all zeros."""
-        return self._flag[index >> self._shift] != 0
+        chunk = index >> self._shift
+        return self._flag[chunk >> 3] >> (chunk & 7) & 1 == 1
 
     def are_there(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the rows may be touched."""
-        there: NDArray[np.bool_] = self._flags[indices >> self._shift] != 0
+        chunks = indices >> self._shift
+        there: NDArray[np.bool_] = self._flags[chunks >> 3] >> (chunks & 7).astype(np.uint8) & 1 == 1
         return there
 
     def reserve(self, index: int, take: Callable[[int, int], bool]) -> bool:
-        """Have the memory of a row before it is written: `take` gets an offset and a number of bytes."""
-        chunk = index >> self._shift
-        if self._flag[chunk]:
+        """Have the memory of a row before it is written: `take` gets an offset and a number of bytes.
+
+        Under the lock of the memory: two flags share a byte.
+        """
+        if self.has(index):
             return True
+        chunk = index >> self._shift
         nbytes = self._chunk_rows * _WORDS * 8
         if not take(chunk * nbytes, nbytes):
             return False
-        self._flag[chunk] = 1
+        self._flag[chunk >> 3] |= 1 << (chunk & 7)
         return True
 
     def used(self) -> NDArray[np.int64]:
         """All rows that may be touched."""
-        chunks = np.flatnonzero(self._flags)
+        chunks = np.flatnonzero(np.unpackbits(self._flags, bitorder="little"))
         rows = ((chunks << self._shift)[:, None] + np.arange(self._chunk_rows)).ravel()
         return rows if not len(rows) or rows[-1] < self._rows else rows[rows < self._rows]

@@ -20,7 +20,7 @@ from rekindle.core.json_input import parse_json
 from rekindle.core.memfd import MemoryFile, find_memory_files
 from rekindle.reuse.cache.shared_arrays import Field, SharedMemory
 
-_MAGIC = b"rkhost01"  # changes with the layout of the memory, and with that of the values in it
+_MAGIC = b"rkhost02"  # changes with the layout of the memory, and with that of the values in it
 _START = struct.Struct("<8s16sI")  # magic, checksum of what follows, length of it
 _BYTES = 4096
 _FIELD = "header"

@@ -118,7 +118,7 @@ class SharedMemory:
     ) -> None:
         self._fields, self._tables, self._heap, self._name = fields, tables, heap, name
         self._users = 1
-        flags: list[Field] = [(f"{name}_used", np.uint8, spec.chunks) for name, spec in tables.items()]
+        flags: list[Field] = [(f"{name}_used", np.uint8, spec.flag_bytes) for name, spec in tables.items()]
         starts, end = [], 0
         for _, kind, count in [*fields, *flags]:
             starts.append(end)
@@ -184,7 +184,10 @@ class SharedMemory:
         return self._reserve(self._heap_start, start, nbytes)
 
     def reserve_row(self, table: str, index: int) -> bool:
-        """Take the memory of a row from the system before it is written; False if there is none."""
+        """Take the memory of a row from the system before it is written; False if there is none.
+
+        Called under the lock.
+        """
         return self.tables[table].reserve(index, partial(self._reserve, self._table_starts[table]))
 
     def _reserve(self, origin: int, start: int, nbytes: int) -> bool:
