@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, Subset
 
 import rekindle as rk
 from foreign_datasets import COLOURED, SAMPLES, image_folder
 from light_torchvision import transforms as v1
+from light_torchvision import v2
 
 STEPS = [v1.Resize(24), v1.CenterCrop(20), v1.ToTensor()]
 WAYS: dict[str, dict[str, Any]] = {
@@ -78,6 +79,34 @@ def test_auto_logs_and_reports_in_one_line_what_it_did(folder: Any, caplog: pyte
         rk.DataLoader(folder, native=True)
     with pytest.raises(rk.ArgumentError, match="native must be True, False or"):
         rk.DataLoader(folder, native="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([v2.RandomErasing(1.0), v2.ToImage()], "RandomErasing works on tensors"),
+        ([v1.ToTensor(), v1.Normalize([0.5] * 4, [0.5] * 4)], "have 4 numbers"),
+    ],
+)
+def test_steps_that_do_not_fit_are_a_reason(folder: Any, steps: list[Any], reason: str) -> None:
+    folder.transform = v1.Compose([v1.Resize((9, 9)), *steps])
+    outcome = rk.DataLoader(folder, native="auto").report().native
+    assert outcome.startswith("ImageFolder is loaded as it is: ImageFolder: ")
+    assert reason in outcome
+    with pytest.raises(rk.ArgumentError, match=rf"native=True: 1 thing in this dataset[^~]*{reason}"):
+        rk.DataLoader(folder, native=True)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "function", [torch.Tensor.numpy, torch.Tensor.tolist, lambda image: float(image.mean()), repr]
+)
+def test_a_function_may_return_anything(folder: Any, function: Any, workers: int) -> None:
+    folder.transform = v1.Compose([v1.CenterCrop(4), v1.ToTensor(), v1.Lambda(function)])
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers}
+    found = list(rk.DataLoader(folder, **options, native=True))
+    expected = list(DataLoader(folder, **options))
+    assert str(found) == str(expected)
 
 
 def test_a_dataset_that_is_native_already_stays_as_it_is(folder: Any) -> None:

@@ -165,6 +165,16 @@ def test_large_photographs_decoded_at_reduced_resolution_are_close(name: str) ->
     assert np.mean(differences) > 0  # The decoder did reduce the resolution.
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_a_resize_to_the_nearest_pixels_takes_those_of_the_photograph(mode: str) -> None:
+    for data in jpegs():
+        step = T.Resize((20, 24), interpolation=mode)
+        found = Pipeline([step]).make(data, np.empty(0))
+        assert np.array_equal(found, step(decode(data)))
+        with Image.open(io.BytesIO(data)) as image:
+            assert np.array_equal(found, image.convert("RGB").resize((24, 20), Image.Resampling.NEAREST))
+
+
 def test_many_images_in_one_call_equal_each_alone() -> None:
     images = np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
     images.flags.writeable = False

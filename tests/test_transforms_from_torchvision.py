@@ -11,8 +11,8 @@ from PIL import Image
 
 import rekindle.transforms as rk
 import warm_python
+from light_torchvision import torchvision, v2
 from light_torchvision import transforms as v1
-from light_torchvision import v2
 from photographs import photographs
 from rekindle.errors import ArgumentError
 
@@ -254,3 +254,53 @@ def test_a_name_that_only_torchvision_has_says_what_to_do() -> None:
         rk.Grayscale  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"module 'rekindle\.transforms' has no attribute 'RandomCorp'"):
         rk.RandomCorp  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.filterwarnings("ignore:scale was set to True")
+@pytest.mark.parametrize(
+    ("steps", "dtype"),
+    [
+        ([v2.ToImage()], torch.float32),
+        ([v2.ToImage(), v2.RandomHorizontalFlip(1)], torch.float32),
+        ([v2.ToImage(), v2.ToPureTensor()], torch.uint8),
+        ([v2.PILToTensor()], torch.uint8),
+        ([v2.PILToTensor(), v2.ToImage()], torch.float32),
+        ([v2.ToImage(), v1.CenterCrop(8)], None),  # of v1: what it returns is not known
+        ([v2.ToImage(), v2.Lambda(lambda image: image)], None),
+    ],
+)
+def test_a_dtype_for_images_is_not_that_of_other_tensors(steps: list[Any], dtype: torch.dtype | None) -> None:
+    kinds = {torchvision.tv_tensors.Image: torch.float32, "others": None}
+    compose = v2.Compose([*steps, v2.ToDtype(kinds, scale=True)])
+    image = Image.fromarray(np.ascontiguousarray(photographs()[0][:20, :30]))
+    if dtype is None:
+        with pytest.raises(ArgumentError, match="depends on the type of the input"):
+            rk.from_torchvision(compose)
+        return
+    expected = compose(image).as_subclass(torch.Tensor)
+    assert expected.dtype == dtype
+    torch.testing.assert_close(rk.from_torchvision(compose)(image), expected)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "symmetric", "edge", "constant"])
+@pytest.mark.parametrize("library", [v1, v2])
+def test_a_crop_that_pads_twice_mirrors_twice(library: Any, mode: str) -> None:
+    compose = library.Compose([library.RandomCrop((5, 18), 1, True, 7, mode), library.PILToTensor()])
+    if library is v1 and mode in ("reflect", "symmetric"):
+        with pytest.raises(ArgumentError, match="mirrors in the second padding"):
+            rk.from_torchvision(compose)
+        return
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (5, 6, 3), dtype=np.uint8))
+    ours, theirs = (
+        {tuple(one(image).flatten().tolist()) for _ in range(400)}
+        for one in (rk.from_torchvision(compose), compose)
+    )
+    assert ours == theirs
+
+
+def test_a_resize_of_tensors_to_the_nearest_pixels_is_refused() -> None:
+    for mode in ("nearest", "nearest-exact"):
+        resize = v2.Resize((9, 11), interpolation=v1.InterpolationMode(mode))
+        assert rk.from_torchvision(v2.Compose([resize, v2.ToImage()]))
+        with pytest.raises(ArgumentError, match="another interpolation"):
+            rk.from_torchvision(v2.Compose([v2.ToImage(), resize]))

@@ -101,11 +101,11 @@ def colour_cases() -> dict[str, Case]:
             lambda image, s=shift: adjust_hue(image, s),
             lambda image, s=shift: F.adjust_hue(image, s),
         )
-    for kernel, sigma in ((3, 0.4), (5, 1.0), (23, 2.0)):
+    for kernel, sigma in (((3, 3), 0.4), ((5, 5), 1.0), ((23, 23), 2.0), ((3, 23), 3.0), ((9, 1), 2.0)):
         cases[f"gaussian_blur {kernel} {sigma}"] = (
             0.5,
-            lambda image, k=kernel, s=sigma: gaussian_blur(image, (k, k), s),
-            lambda image, k=kernel, s=sigma: F.gaussian_blur(image, [k, k], [s, s]),
+            lambda image, k=kernel, s=sigma: gaussian_blur(image, k, s),
+            lambda image, k=kernel, s=sigma: F.gaussian_blur(image, [*k], [s, s]),
         )
     cases["grey"] = (0.1, grey, lambda image: F.rgb_to_grayscale(image, 3))
     return cases

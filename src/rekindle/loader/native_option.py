@@ -36,7 +36,8 @@ def dataset_to_load(dataset: object, native: Native) -> ToLoad:
     except ArgumentError as error:
         if native is True:
             raise ArgumentError(f"native=True: {error}") from None
-        reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:-1])
+        lines = [line.strip() for line in str(error).splitlines()]
+        reasons = "; ".join(lines[1:-1] or lines)
         return _logged(ToLoad(dataset, f"{name} is loaded as it is: {reasons}"))
     if native is True:
         return ToLoad(found)

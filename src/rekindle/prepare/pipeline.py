@@ -359,9 +359,11 @@ class Pipeline:
             return out
         if has_out and not self._after:
             return None
-        tensor = torch.from_numpy(out)
+        tensor: Value = torch.from_numpy(out)
         for step in self._after:
             tensor = step.apply(tensor, uniforms)
+        if not isinstance(tensor, torch.Tensor):  # A function of the user's may return anything.
+            return tensor
         moved = tensor.data_ptr() != out.__array_interface__["data"][0]
         if moved and (has_out or self.output is not None):
             np.copyto(out, tensor.numpy())

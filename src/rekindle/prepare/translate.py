@@ -90,12 +90,16 @@ def _translated(dataset: object, where: str, problems: list[str]) -> Any:
     problems += [f"{where}{type(dataset).__qualname__}: {problem}" for problem in found]
     if found or images is None:
         return None
-    if images.pixels is not None:
-        return ArrayImages(images.pixels, images.labels, steps)
-    assert images.paths is not None
-    classes = [_class_name(name) for name in getattr(dataset, "classes", ())]
-    files = ListedFiles(images.paths, images.labels, classes, root=str(getattr(dataset, "root", "")))
-    return ImageDataset(files, steps)
+    try:
+        if images.pixels is not None:
+            return ArrayImages(images.pixels, images.labels, steps)
+        assert images.paths is not None
+        classes = [_class_name(name) for name in getattr(dataset, "classes", ())]
+        files = ListedFiles(images.paths, images.labels, classes, root=str(getattr(dataset, "root", "")))
+        return ImageDataset(files, steps)
+    except ArgumentError as error:  # Steps that do not fit the images.
+        problems.append(f"{where}{type(dataset).__qualname__}: {error}")
+        return None
 
 
 def _concatenated(
@@ -129,7 +133,13 @@ def _steps(images: ForeignImages, problems: list[str]) -> Compose | None:
     problems += translation.unknown
     if not translation.unknown and not translation.makes_tensors:
         problems.append("the transform ends in a Pillow image: add a conversion to a tensor")
-    return None if translation.unknown else translation.compose()
+    if translation.unknown:
+        return None
+    try:
+        return translation.compose()
+    except ArgumentError as error:  # Steps in an order that they do not have here.
+        problems.append(str(error))
+        return None
 
 
 def _class_name(name: object) -> str:

@@ -8,6 +8,7 @@ from rekindle.fetch.source import Encoded
 from rekindle.prepare.decode.decode import Header, decode_with, pixels_of
 from rekindle.prepare.steps.antialiased_resize import resample
 from rekindle.prepare.steps.crop_window import WindowStep
+from rekindle.prepare.steps.parameters import InterpolationMode
 from rekindle.prepare.steps.step import Image, Uniforms
 
 # A JPEG is decoded at a fraction of its resolution only if this many pixels are left for each one of the
@@ -23,18 +24,26 @@ def decode_window(header: Header, data: Encoded, step: WindowStep, uniforms: Uni
     window = step.checked_window(header.height, header.width, uniforms)
     if not window.lies_within(header.height, header.width):
         return step.apply(decode_with(header, data, scratch=True), uniforms)
-    image, box = decode_box(header, data, window.box, window.size)
-    return resample(image, box, window.size, step.interpolation_of(uniforms))
+    mode = step.interpolation_of(uniforms)
+    # The pixels that such a mode takes are not those of a smaller image, which are means of several.
+    shrinks = mode not in (InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT)
+    image, box = decode_box(header, data, window.box, window.size, shrinks)
+    return resample(image, box, window.size, mode)
 
 
-def decode_box(header: Header, data: Encoded, box: Box, size: tuple[int, int]) -> tuple[Image, Box]:
-    """An image to resize a box of to `size`, and that box in it: of fewer rows or pixels, if that will do."""
+def decode_box(
+    header: Header, data: Encoded, box: Box, size: tuple[int, int], shrinks: bool = True
+) -> tuple[Image, Box]:
+    """An image to resize a box of to `size`, and that box in it: of fewer rows or pixels, if that will do.
+
+    Pixels are fewer only if it `shrinks`.
+    """
     top, left, height, width = box
     if header.decoder == "ppm":
         return pixels_of(header, data), box
     shrink = 1
     spare = min(height / size[0], width / size[1]) / _PIXELS_LEFT
-    if header.decoder == "jpeg" and spare >= 2:
+    if header.decoder == "jpeg" and spare >= 2 and shrinks:
         shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
     image = decode_with(header, data, shrink, top + height, scratch=True)
     if shrink == 1 or image.shape[1] == header.width:

@@ -32,10 +32,10 @@ def adjust_sharpness(images: torch.Tensor, factors: Sequence[float]) -> torch.Te
 def gaussian_blur(
     images: torch.Tensor, kernel_size: tuple[int, int], deviations: Sequence[float]
 ) -> torch.Tensor:
-    """Each image blurred by a kernel of this height and width, reflected at its edges."""
+    """Each image blurred by a kernel of this width and height, reflected at its edges."""
     count, channels, height, width = images.shape
     rows, columns = (
-        _reflected(length, size // 2) for length, size in zip((height, width), kernel_size, strict=True)
+        _reflected(length, size // 2) for length, size in zip((height, width), kernel_size[::-1], strict=True)
     )
     device = images.device
     padded = images[:, :, to_device(rows, device)][:, :, :, to_device(columns, device)].float()
@@ -44,7 +44,7 @@ def gaussian_blur(
         to_device(
             np.stack([cv2.getGaussianKernel(size, s, cv2.CV_32F)[:, 0] for s in deviations]), device
         ).repeat_interleave(channels, 0)
-        for size in kernel_size
+        for size in kernel_size[::-1]
     )
     planes = functional.conv2d(planes, down[:, None, :, None], groups=count * channels)
     planes = functional.conv2d(planes, along[:, None, None, :], groups=count * channels)

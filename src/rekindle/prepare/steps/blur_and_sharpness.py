@@ -14,10 +14,9 @@ from rekindle.prepare.steps.step import Image, Uniforms, random_between
 
 
 def gaussian_blur(image: Image, kernel_size: tuple[int, int], sigma: float) -> Image:
-    """The image blurred by a kernel of this height and width, reflected at its edges."""
-    height, width = kernel_size
+    """The image blurred by a kernel of this width and height, reflected at its edges."""
     return cv2.GaussianBlur(  # type: ignore[return-value]
-        image, (width, height), sigmaX=sigma, sigmaY=sigma, borderType=cv2.BORDER_REFLECT_101
+        image, kernel_size, sigmaX=sigma, sigmaY=sigma, borderType=cv2.BORDER_REFLECT_101
     )
 
 
@@ -37,13 +36,16 @@ def adjust_sharpness(image: Image, factor: float) -> Image:
 
 
 class GaussianBlur(ImageStep):
-    """Blur with a standard deviation drawn from `sigma` (a range, or one number to fix it)."""
+    """Blur with a standard deviation drawn from `sigma` (a range, or one number to fix it).
+
+    `kernel_size` is one number or, as in torchvision, (width, height).
+    """
 
     uniforms = 1
     diversity = math.inf
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
-        self.kernel_size = parameters.size_pair("GaussianBlur", kernel_size, "kernel_size")
+        self.kernel_size = parameters.size_pair("GaussianBlur", kernel_size, "kernel_size", "(width, height)")
         if any(length % 2 == 0 for length in self.kernel_size):
             raise ArgumentError(f"GaussianBlur: kernel_size is {kernel_size!r}. Give odd numbers.")
         fixed = parameters.is_number(sigma)

@@ -133,6 +133,7 @@ class Translation:
         self.unknown: list[str] = []
         self.channels = channels
         self._dtype = dtype  # of the tensors that torchvision has at this point; None if it has no tensors
+        self._kind: str | None = None  # "Image" if these are tv_tensors.Image, "Tensor"; None if not known
         self._conversion: Conversion | None = None  # to a tensor, deferred until one is needed
         self._converted = False
         self._first_channel_taken = False
@@ -180,6 +181,7 @@ class Translation:
         if name in _UNLESS_TENSOR:
             if self._dtype is None:
                 self._convert(_UNLESS_TENSOR[name]())
+                self._kind = "Tensor"
             return
         self._check_scale(transform, name)
         if self.channels != 3:
@@ -188,6 +190,7 @@ class Translation:
 
     def _take_known(self, transform: TorchvisionTransform, name: str, where: str) -> None:
         if name in _NOTHING_TO_DO:
+            self._kind = self._kind_after(transform, name)
             return
         if self._dtype is not None and _differs_on_tensors(transform):
             raise ArgumentError(
@@ -195,6 +198,7 @@ class Translation:
                 "the conversion, or set antialias=True and another interpolation"
             )
         self._check_scale(transform, name)
+        self._kind = self._kind_after(transform, name)
         if name in ("ToImage", "PILToTensor", "ToTensor"):
             if self._dtype is None or self._converted:
                 self._convert(ToTensor() if name == "ToTensor" else PILToTensor())
@@ -220,15 +224,15 @@ class Translation:
             values = {key: _plain(getattr(transform, key)) for key in names}
             if name == "RandomErasing" and values["value"] is None:  # how v2 stores "random"
                 values["value"] = "random"
-            if name == "RandomCrop" and values["padding"] is not None and _is_v2(transform):
-                left, right, top, bottom = transform.padding  # in the order of torch's function, there
-                values["padding"] = left, top, right, bottom
+            if name == "RandomCrop" and values["padding"] is not None:
+                values["padding"] = _padding_of_crop(transform)
             self._add(make(**values), where)
         else:
             self._refuse(where, "no native step does this")
 
     def _inner_steps(self, transform: TorchvisionTransform, where: str) -> list[Step]:
         inner = Translation(self.channels, self._dtype)
+        inner._kind = self._kind
         for number, part in enumerate(_parts(transform)):
             inner.take(part, f"{where}[{number}].")
         if inner._dtype != self._dtype or inner.channels != self.channels:
@@ -250,16 +254,26 @@ class Translation:
             )
 
     def _take_dtype(self, transform: TorchvisionTransform, name: str) -> None:
-        dtype = _dtype_of(transform)
+        dtype = _dtype_of(transform, self._kind)
         if self._dtype is None:
             raise ArgumentError("it converts tensors, and gets a Pillow image here: put ToImage() before it")
-        if dtype == self._dtype and not self._converted:
+        if dtype is None or (dtype == self._dtype and not self._converted):
             return  # It is that already.
         if name == "ToDtype" and not transform.scale:
             raise ArgumentError(
                 f"scale=False leaves the values of {self._dtype} as they are in {dtype}; set scale=True"
             )
         self._convert(ToTensor() if dtype == torch.float32 else ConvertImageDtype(dtype))
+
+    def _kind_after(self, transform: TorchvisionTransform, name: str) -> str | None:
+        """The kind of tensor that a transform returns."""
+        if name == "ToImage":
+            return "Image"
+        if name == "ToPureTensor" or (self._dtype is None and name in ("PILToTensor", "ToTensor")):
+            return "Tensor"
+        if name == "Lambda" or (self._kind == "Image" and not _is_v2(transform)):
+            return None
+        return self._kind
 
     def _take_channels(self, channels: int, name: str, where: str) -> None:
         """Grey images with 1 or 3 channels; with RGB, grey ones get 3, and others stay as they are."""
@@ -312,14 +326,16 @@ def _plain(value: object) -> object:
     return value
 
 
-def _dtype_of(transform: TorchvisionTransform) -> torch.dtype:
-    """The dtype that images get."""
+def _dtype_of(transform: TorchvisionTransform, kind: str | None) -> torch.dtype | None:
+    """The dtype that tensors of this kind get; None if they keep theirs."""
     dtype = transform.dtype
     if isinstance(dtype, dict):  # v2 has one for each type of input.
-        named = {getattr(kind, "__name__", kind): one for kind, one in dtype.items()}
-        dtype = named.get("Image", named.get("others"))
-    if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"its dtype {transform.dtype!r} depends on the type of the input")
+        named = {getattr(key, "__name__", key): one for key, one in dtype.items()}
+        if kind is None or not {kind, "others"} & {*named}:
+            raise ArgumentError(f"its dtype {dtype!r} depends on the type of the input")
+        dtype = named.get(kind, named.get("others"))
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ArgumentError(f"its dtype {transform.dtype!r} is none of torch's")
     return dtype
 
 
@@ -338,4 +354,17 @@ def _differs_on_tensors(transform: TorchvisionTransform) -> bool:
     if type(transform).__name__ not in ("Resize", "RandomResizedCrop"):
         return False
     mode = getattr(transform.interpolation, "value", transform.interpolation)
-    return not getattr(transform, "antialias", True) or mode in ("nearest", 0)
+    return not getattr(transform, "antialias", True) or mode in ("nearest", "nearest-exact", 0)
+
+
+def _padding_of_crop(crop: TorchvisionTransform) -> object:
+    """Left, top, right and bottom, as one number, two or four."""
+    if _is_v2(crop):
+        left, right, top, bottom = crop.padding  # in the order of torch's function
+        return left, top, right, bottom
+    if crop.pad_if_needed and crop.padding_mode in ("reflect", "symmetric"):
+        raise ArgumentError(
+            f"pads twice, and mirrors in the second padding what it mirrored in the first: give padding or "
+            f"pad_if_needed with padding_mode={crop.padding_mode!r}, or use the one of torchvision's v2"
+        )
+    return crop.padding

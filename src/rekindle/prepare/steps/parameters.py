@@ -79,13 +79,15 @@ def positive_integer(step: str, name: str, value: object) -> int:
     return int(value)
 
 
-def size_pair(step: str, value: object, name: str = "size") -> tuple[int, int]:
-    """Height and width, from one number for both or from a sequence of one or two."""
+def size_pair(
+    step: str, value: object, name: str = "size", order: str = "(height, width)"
+) -> tuple[int, int]:
+    """Height and width, or what `order` says, from one number for both or from a sequence of one or two."""
     parts = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if len(parts) not in (1, 2):
-        raise ArgumentError(f"{step}: {name} is {value!r}. Give one number, or two: (height, width).")
-    height, width = (positive_integer(step, name, part) for part in (parts * 2)[:2])
-    return height, width
+        raise ArgumentError(f"{step}: {name} is {value!r}. Give one number, or two: {order}.")
+    first, second = (positive_integer(step, name, part) for part in (parts * 2)[:2])
+    return first, second
 
 
 def ordered_pair(
