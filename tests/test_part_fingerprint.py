@@ -135,6 +135,53 @@ def test_a_fingerprint_changes_with_code_and_globals(monkeypatch):
     assert _fingerprint(Holder(0)) != before[1]
 
 
+SIZE_VARIABLE = "REKINDLE_TEST_SIZE"
+
+
+def _reads_the_environment(value):
+    return value + int(os.environ.get("REKINDLE_TEST_SIZE", "1"))
+
+
+def _imports_the_environment(value):
+    from os import environ as variables
+
+    return [variables[name] for name in ("HOME", "REKINDLE_TEST_SIZE")]
+
+
+def _reads_a_variable_named_by_a_global(value):
+    return value + int(os.getenv(SIZE_VARIABLE, "1"))
+
+
+def _has_the_same_text(value):
+    return f"{value} REKINDLE_TEST_SIZE"
+
+
+@pytest.mark.parametrize(
+    "read", [_reads_the_environment, _imports_the_environment, _reads_a_variable_named_by_a_global]
+)
+def test_a_fingerprint_changes_with_the_environment_variables_that_code_names(monkeypatch, read):
+    monkeypatch.delenv(SIZE_VARIABLE, raising=False)
+    found = []
+    for value in ("1", "2"):
+        found.append((_fingerprint(Holder(read)), _fingerprint(Holder(_has_the_same_text))))
+        monkeypatch.setenv("REKINDLE_TEST_ANOTHER", value)
+        assert _fingerprint(Holder(read)) == found[-1][0]
+        monkeypatch.setenv(SIZE_VARIABLE, value)
+    found.append((_fingerprint(Holder(read)), _fingerprint(Holder(_has_the_same_text))))
+    readers, others = (set(ones) for ones in zip(*found, strict=True))
+    assert len(readers) == 3
+    assert len(others) == 1
+
+
+def test_a_fingerprint_changes_with_the_default_dtype():
+    before = _fingerprint(Holder(0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert _fingerprint(Holder(0)) != before
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.slow
 def test_what_cannot_be_pickled_has_no_fingerprint_unless_it_declares_one():
     with open(os.devnull) as file:

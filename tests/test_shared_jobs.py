@@ -180,9 +180,9 @@ def test_jobs_that_come_late_or_are_killed_cost_the_others_nothing(shared):
         (images(), {"factor": 2}, "factor: 3.0 there, 2.0 here"),
         (images(), {"split": 3}, "split: 1 there, 3 here"),
         (images(pixels=PIXELS[:12]), {}, "samples: 24 there, 12 here"),
-        (images(pixels=255 - PIXELS), {}, "code: "),
+        (images(pixels=255 - PIXELS), {}, "its code or what that reads (a checksum): "),
         (images(steps=[T.RandomCrop(12), *STEPS[1:]]), {}, "steps: RandomCrop"),
-        (noisy(), {"split": "auto"}, "code: "),
+        (noisy(), {"split": "auto"}, "its code or what that reads (a checksum): "),
     ],
 )
 def test_another_pipeline_under_the_name_is_refused_with_what_differs(shared, given, refurbish, differs):

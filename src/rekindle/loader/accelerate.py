@@ -159,7 +159,7 @@ def _make(dataset: Any, rekindle: dict[str, Any] | None = None, **kwargs: Any) -
     return loader
 
 
-def _skipped_of_a_plan(dataset: Any, batch_sampler: object, arguments: dict[str, object]) -> int:
+def _skipped_of_a_plan(dataset: object, batch_sampler: object, arguments: dict[str, object]) -> int:
     """How many batches `skip_first_batches` leaves out of an epoch that is planned for several processes.
 
     These are dealt otherwise than by Accelerate, so it is the plan that must begin later.

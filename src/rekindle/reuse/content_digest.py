@@ -2,8 +2,8 @@
 
 Two that have the same digest compute the same, in this process or another. It is taken by pickling, as
 workers get a dataset that are not forked, with arrays, functions and classes replaced by what they consist
-of. A function counts with its code, its closure and the globals that it reads; those of installed libraries
-count by name. What cannot be pickled has no digest.
+of. A function counts with its code, its closure, the globals and the environment variables that it reads;
+those of installed libraries count by name. What cannot be pickled has no digest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 import torch
 import xxhash
 
-from rekindle.core.analysis.bytecode import all_names, global_names
+from rekindle.core.analysis.bytecode import all_names, global_names, with_inner
 from rekindle.core.analysis.object_state import GENERATORS, contents_of, is_installed, is_library, vars_of
 from rekindle.core.interrupts import is_interrupt
 from rekindle.reuse.named_files import NamedFiles
 
 # What `pickle` takes in place of an object, or NotImplemented.
 _Reduced: TypeAlias = Any
+_READS_ENVIRONMENT = frozenset({"environ", "expandvars", "getenv"})
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -76,6 +77,8 @@ class _Digest(pickle.Pickler):
             return _noted("tensor", tuple(value.shape), str(value.dtype), flat)
         if isinstance(value, GENERATORS):  # Seeded for each sample: their state does not matter.
             return _noted("generator", type(value).__name__)
+        if value is os.environ:  # A function counts with those variables that it names.
+            return _noted("environment")
         if isinstance(value, types.ModuleType):  # What a function reads of it is noted with the function.
             return _noted("module", value.__name__)
         if isinstance(value, types.FunctionType):
@@ -97,7 +100,8 @@ class _Digest(pickle.Pickler):
         modules = [_read_of_module(value, sorted(all_names(code)), ()) for _, value in used]
         cells = [contents_of(cell) for cell in function.__closure__ or ()]
         settings = function.__defaults__, function.__kwdefaults__, function.__dict__
-        return _noted("function", name, _code(code), settings, cells, used, modules)
+        variables = _environment(code, [one for _, one in used])
+        return _noted("function", name, _code(code), settings, cells, used, modules, variables)
 
     def _class(self, kind: type) -> _Reduced:
         if is_library(kind.__module__):
@@ -134,6 +138,17 @@ def _read_of_module(value: object, names: list[str], within: tuple[object, ...])
     entries = vars(value)
     found = [(name, entries[name]) for name in names if name in entries and not name.startswith("__")]
     return [*found, *(_read_of_module(one, names, (*within, value)) for _, one in found)]
+
+
+def _environment(code: types.CodeType, used: list[object]) -> list[tuple[str, str]]:
+    """The environment variables that code reads, whose names are texts in it, or globals that it uses."""
+    if _READS_ENVIRONMENT.isdisjoint(all_names(code)):
+        return []
+    values = [*used, *(constant for one in with_inner(code) for constant in one.co_consts)]
+    for several in [one for one in values if isinstance(one, list | tuple | frozenset)]:
+        values += several
+    names = {text for text in values if type(text) is str and text in os.environ}
+    return [(name, os.environ[name]) for name in sorted(names)]
 
 
 def _code(code: types.CodeType) -> tuple[object, ...]:

@@ -25,6 +25,10 @@ from rekindle.reuse.cache.store import Store
 
 _FOR_JOBS, _FOR_RANKS = 4, 2  # generations of a sample
 _LONGEST = 120  # characters of what is shown of a difference
+_IN_WORDS = {
+    "code": "the dataset, its code or what that reads (a checksum)",
+    "files": "the dataset's files (a checksum of names, sizes and times)",
+}
 _log = logging.getLogger("rekindle")
 
 
@@ -122,7 +126,7 @@ def _shown(about: Mapping[str, str]) -> dict[str, str]:
 def _check_same(shared: str, pid: int, theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
     """ArgumentError that says what differs."""
     differing = [
-        f"{key}: {theirs.get(key, 'nothing')} there, {text} here"
+        f"{_IN_WORDS.get(key, key)}: {theirs.get(key, 'nothing')} there, {text} here"
         for key, text in ours.items()
         if theirs.get(key) != text
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rekindle.core.analysis.look_at_code import library_settings
 from rekindle.prepare.declared import fingerprint
 from rekindle.reuse.content_digest import content_digest
 from rekindle.reuse.named_files import NamedFiles
@@ -29,5 +30,5 @@ def part_fingerprint(split: Split, steps: Sequence[object]) -> PartFingerprint |
     declared = fingerprint(split.read_from)
     first = split.first_part if declared is None else (declared, steps, isinstance(split, NativeSplit))
     files = NamedFiles()
-    digest = content_digest((type(split).__name__, first), files)
+    digest = content_digest((type(split).__name__, first, library_settings()), files)
     return None if digest is None else PartFingerprint(digest, files)

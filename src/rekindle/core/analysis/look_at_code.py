@@ -183,7 +183,13 @@ def switches(_: None) -> list[object]:
         found.append(os.getcwd())
     except OSError:  # The folder is gone.
         found.append(None)
-    found += [repr(torch.get_default_dtype()), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    found += [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    return found + library_settings()
+
+
+def library_settings() -> list[object]:
+    """Settings of libraries by which the same code gives other samples, and which scripts do change."""
+    found: list[object] = [repr(torch.get_default_dtype())]
     for module, name, default in (
         ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
         ("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 12),
