@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,37 @@ def test_a_function_that_opens_files_in_torchvisions_place_is_not_bypassed(
     monkeypatch.setattr(torchvision.datasets.folder, "pil_loader", lambda path: Image.new("RGB", (99, 99)))
     with pytest.raises(rk.ArgumentError, match="pil_loader"):
         rk.native(dataset)
+
+
+def test_a_function_that_has_the_names_of_what_it_wraps_is_not_bypassed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrapped(original: Any) -> Any:
+        return functools.wraps(original)(lambda *given: original(*given))
+
+    module = torchvision.datasets.folder
+    folder = image_folder(tmp_path, evaluation(v1))
+    folder.loader = wrapped(module.pil_loader)
+    with pytest.raises(rk.ArgumentError, match="opens files in a way of its own"):
+        rk.native(folder)
+    folder.loader = module.default_loader
+    for owner, name, reason in (
+        (v1.CenterCrop, "forward", r"CenterCrop\.forward is test_native_datasets\."),
+        (module.DatasetFolder, "__getitem__", "its __getitem__ is that of test_native_datasets"),
+        (module, "pil_loader", "torchvision's pil_loader is"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, wrapped(getattr(owner, name)))
+            with pytest.raises(rk.ArgumentError, match=reason):
+                rk.native(folder)
+    rk.native(folder)
+
+
+def test_labels_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    digits = GREY["MNIST"](tmp_path, v1.ToTensor())
+    digits.targets = digits.targets.float() / 0  # infinite, and none
+    with pytest.raises(rk.ArgumentError, match="not all finite"):
+        rk.native(digits)
 
 
 def test_parts_with_different_transforms_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rekindle.errors import ArgumentError
 from rekindle.fetch.folder import IMAGE_EXTENSIONS
+from rekindle.prepare.steps.unmodified import module_of
 
 Dataset: TypeAlias = Any  # of a library without types
 Labels: TypeAlias = Any  # a list, an array or a tensor, of what is not known to be integers
@@ -127,7 +128,7 @@ def _giver_of_samples(dataset: object) -> str:
         method = vars(kind).get("__getitem__")
         if method is None:
             continue
-        written = f"{getattr(method, '__module__', kind.__module__)}.{getattr(method, '__qualname__', '?')}"
+        written = f"{module_of(method) or kind.__module__}.{getattr(method, '__qualname__', '?')}"
         return _name(kind) if written == f"{_name(kind)}.__getitem__" else written
     return _NOBODY
 
@@ -182,14 +183,14 @@ def _unzipped(pairs: Sequence[Any], name: str) -> tuple[list[Any], list[object]]
 
 def _check_opens(opens: object, argument: str) -> None:
     """ArgumentError unless files are opened by torchvision itself, with Pillow."""
-    written = getattr(opens, "__module__", ""), getattr(opens, "__qualname__", "")
+    written = module_of(opens), getattr(opens, "__qualname__", "")
     if written[0] not in ("torchvision.datasets.folder", "torchvision.datasets.lfw") or (
         written[1] not in _LOADERS
     ):
         raise ArgumentError(f"{argument}={opens!r} is the user's, and opens files in a way of its own")
     # What it calls may have been exchanged in torchvision itself.
     called = getattr(sys.modules.get("torchvision.datasets.folder"), "pil_loader", None)
-    if getattr(called, "__module__", "") != "torchvision.datasets.folder":
+    if module_of(called) != "torchvision.datasets.folder":
         raise ArgumentError(f"torchvision's pil_loader is {called!r}, which opens files in a way of its own")
     backend = getattr(sys.modules.get("torchvision"), "get_image_backend", lambda: "PIL")()
     if written[1] == "default_loader" and backend != "PIL":
@@ -231,6 +232,8 @@ def _pixels(dataset: Dataset, place: _Pixels) -> ForeignImages:
 def _as_integers(labels: Labels) -> Labels:
     """What `int` makes of each label."""
     array = labels.numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ArgumentError("its labels are not all finite numbers")
     return array.astype(np.int64) if array.ndim == 1 and array.dtype.kind in "biuf" else labels
 
 

@@ -11,6 +11,12 @@ import types
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+def module_of(function: object) -> str:
+    """The module that a function was written in: `functools.wraps` gives a function the names of another."""
+    found = getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", None)
+    return found if isinstance(found, str) else ""
+
+
 def why_modified(transform: object, libraries: tuple[str, ...]) -> str:
     """What a script has put in the place of the libraries' own code; empty if it has changed nothing."""
     kind, own = type(transform), getattr(transform, "__dict__", {})
@@ -25,6 +31,7 @@ def why_modified(transform: object, libraries: tuple[str, ...]) -> str:
             function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
             if not isinstance(function, types.FunctionType) or base.__module__.split(".")[0] not in libraries:
                 continue
-            if function.__module__.split(".")[0] not in libraries:
-                return f"{base.__qualname__}.{name} is {function.__module__}.{function.__qualname__}"
+            module = module_of(function)
+            if module.split(".")[0] not in libraries:
+                return f"{base.__qualname__}.{name} is {module}.{function.__qualname__}"
     return ""
