@@ -54,6 +54,7 @@ def compile_kernels() -> None:
 
     import rekindle as rk
     from rekindle.core import compile_later
+    from rekindle.prepare.decode.jpeg_box import load_box
     from rekindle.prepare.pipeline import Pipeline
 
     T = rk.transforms  # noqa: N806
@@ -65,6 +66,7 @@ def compile_kernels() -> None:
     small = [T.RandomCrop(8, padding=1), T.RandomHorizontalFlip(), *convert]
     for dtype in (None, torch.uint8):
         Pipeline(small, dtype=dtype, units=True)
+    load_box()
     compile_later.compile_now()
 
 

@@ -144,7 +144,7 @@ TABLES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", TABLES)
 def test_large_arrays_keep_their_workers_until_something_is_written(kind: str) -> None:
     table = TABLES[kind]()
-    loader = rk.DataLoader(Rows(table), batch_size=2, num_workers=2, executor="processes")
+    loader = rk.DataLoader(Rows(table), batch_size=2, num_workers=1, executor="processes")
     (_, first), (values, second) = epoch(loader), epoch(loader)
     assert values == [0.0] * 8
     assert first == second

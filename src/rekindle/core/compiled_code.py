@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -103,7 +104,7 @@ def only_loading() -> Iterator[None]:
 def _compile(function: Function, signature: Callable[[], Signature], options: dict[str, object]) -> Function:
     check_compiled_code()
     _name_by_sources(function)
-    if _loading.only and not _may_be_on_disk(function):
+    if _loading.only and not _may_be_on_disk(Path(function.__code__.co_filename), function.__qualname__):
         raise NotCompiledError
     from rekindle.core.compiler import event, numba
 
@@ -128,15 +129,25 @@ def keeps_compiled_code() -> bool:
     return _kept.compiled
 
 
-def _may_be_on_disk(function: Any) -> bool:
+def check_on_disk(module: str) -> None:
+    """NotCompiledError if nothing is to be compiled, and no kernel of this module is on disk.
+
+    For a module that needs numba: without importing it.
+    """
+    found = find_spec(module) if _loading.only and module not in sys.modules else None
+    if found is not None and found.origin is not None and not _may_be_on_disk(Path(found.origin), "*"):
+        raise NotCompiledError
+
+
+def _may_be_on_disk(source: Path, name: str) -> bool:
     """Whether to ask numba, which takes most of a second to load: not if there is no file of this name."""
     if "numba" in sys.modules or Path(".numba_config.yaml").exists():
         return True
-    source, given = Path(function.__code__.co_filename), os.environ.get("NUMBA_CACHE_DIR")
+    given = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(given) if given else source.parent / "__pycache__"
     if not os.access(folder if folder.exists() else folder.parent, os.W_OK):
         return True  # It may be kept elsewhere.
-    pattern = f"{source.stem}.{function.__qualname__}-*.nbi"
+    pattern = f"{source.stem}.{name}-*.nbi"
     return any(folder.glob(f"*/{pattern}" if given else pattern))
 
 

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from rekindle.core.limits import DEFAULT_LIMITS, Limits
-from rekindle.errors import ArgumentError, DecodeError
+from rekindle.errors import ArgumentError, DecodeError, RekindleError
+from rekindle.fetch.image_signatures import JPEG
 from rekindle.fetch.packed.source import Packed
 from rekindle.fetch.source import Array, Source, Stored
+from rekindle.prepare.decode.jpeg_box import load_box
 from rekindle.prepare.native_images import NativeImages, Transform, own_steps
 from rekindle.prepare.steps.step import Image, Uniforms, Value
 from rekindle.prepare.third_party_transforms import on_arrays
@@ -56,6 +58,18 @@ class ImageDataset(NativeImages):
         """Whether samples may be taken from the source's files; of others, only `read` is known."""
         return type(self.source) is Packed and "read" not in vars(self.source)
 
+    def _may_hold_jpegs(self) -> bool:
+        """Whether to load what decodes them; where that is known at once, the first sample is looked at."""
+        if not len(self.source):
+            return False
+        if not self._is_packed() or self._prefetches:
+            return True
+        try:
+            first = self.source.read(0)
+        except RekindleError:  # Raised again by whoever wants the sample.
+            return True
+        return not isinstance(first, np.ndarray) and first[:2] == JPEG
+
     def _set_transform(
         self,
         transform: Transform,
@@ -69,6 +83,8 @@ class ImageDataset(NativeImages):
         self._third_party = self._pipeline = self._before_device = self._device_steps = None
         self._transform, self._built_from = transform, None
         self.releases_gil = self.draws_nothing = not self.decode
+        if self.decode and self._may_hold_jpegs():
+            load_box()
         if steps is not None:
             limits, self._maps = self._limits, self._is_packed()
             self._run_steps(steps, place, dtype=dtype, channels_last=channels_last, limits=limits)

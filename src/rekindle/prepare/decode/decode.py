@@ -19,6 +19,7 @@ from rekindle.errors import DecodeError
 from rekindle.fetch.image_signatures import JPEG, PNG
 from rekindle.fetch.source import Encoded
 from rekindle.prepare.decode.jpeg import Frame, OddJpegError, decode_jpeg, read_frame
+from rekindle.prepare.decode.jpeg_box import decode_jpeg_box
 from rekindle.prepare.decode.pillow_decode import decode_by_pillow, described, size_by_pillow
 from rekindle.prepare.decode.webp import is_webp, read_webp
 from rekindle.prepare.opencv import cv2
@@ -112,6 +113,11 @@ def decode_with(
     """
     try:
         if header.frame is not None:
+            if shrink == 1 and rows is None:
+                whole = 0, 0, header.height, header.width
+                pixels = decode_jpeg_box(header.frame, data, whole, scratch=scratch)
+                if pixels is not None:
+                    return pixels
             try:
                 return decode_jpeg(header.frame, data, shrink, rows, scratch=scratch)
             except OddJpegError:  # Pillow judges for itself whether the data is complete.

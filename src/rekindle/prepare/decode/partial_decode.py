@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from rekindle.fetch.source import Encoded
 from rekindle.prepare.decode.decode import Header, decode_with, pixels_of
+from rekindle.prepare.decode.jpeg_box import decode_jpeg_box
 from rekindle.prepare.steps.antialiased_resize import resample
 from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.parameters import InterpolationMode
@@ -34,7 +35,7 @@ def decode_window(header: Header, data: Encoded, step: WindowStep, uniforms: Uni
 def decode_box(
     header: Header, data: Encoded, box: Box, size: tuple[int, int], shrinks: bool = True
 ) -> tuple[Image, Box]:
-    """An image to resize a box of to `size`, and that box in it: of fewer rows or pixels, if that will do.
+    """An image to resize a box of to `size`, and that box in it: of no more than that, or of fewer pixels.
 
     Pixels are fewer only if it `shrinks`.
     """
@@ -45,6 +46,10 @@ def decode_box(
     spare = min(height / size[0], width / size[1]) / _PIXELS_LEFT
     if header.decoder == "jpeg" and spare >= 2 and shrinks:
         shrink = next((factor for factor in _SHRINKS if spare >= factor), 1)
+    if header.frame is not None and shrink == 1:
+        pixels = decode_jpeg_box(header.frame, data, box, scratch=True)
+        if pixels is not None:
+            return pixels, (0, 0, height, width)
     image = decode_with(header, data, shrink, top + height, scratch=True)
     if shrink == 1 or image.shape[1] == header.width:
         return image, box

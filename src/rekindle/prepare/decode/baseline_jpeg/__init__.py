@@ -1,0 +1,1 @@
+"""Baseline JPEGs decoded within a box of pixels, by compiled kernels: the same pixels as libjpeg-turbo's."""
