@@ -42,6 +42,7 @@ PROGRAMS = (
     "choosing",
     "closing",
     "store",
+    "jpeg_boxes",
     "counters_cost",
     "feedback_cost",
     "hops",

@@ -17,6 +17,7 @@ from photographs import photographs
 from rekindle.core import compile_later
 from rekindle.core.compiled_code import NotCompiledError
 from rekindle.prepare.decode import jpeg_box
+from rekindle.prepare.decode.baseline_jpeg import kernel
 from rekindle.prepare.decode.decode import decode
 from rekindle.prepare.decode.jpeg import Frame, read_frame
 
@@ -208,6 +209,13 @@ def test_threads_have_scratch_memory_of_their_own() -> None:
     assert not wrong
 
 
+def test_tall_and_wide_images_do_not_add_up_to_a_large_one() -> None:
+    for shape in ((3000, 8), (8, 3000), (3000, 8)):
+        assert ours(saved(np.zeros((*shape, 3), np.uint8)), scratch=True) is not None
+    assert jpeg_box._kept.scratch is not None
+    assert sum(memory.nbytes for memory in jpeg_box._kept.scratch) < 4 << 20
+
+
 def test_sizes_that_are_not_those_of_the_data_are_refused() -> None:
     frame = read_frame(PLAIN)
     for lied in (frame._replace(height=39), frame._replace(width=51)):
@@ -225,7 +233,7 @@ def test_until_the_kernel_is_there_libjpeg_decodes_and_it_is_asked_for(
     monkeypatch.setattr(compile_later, "_asked", set())
     compiled = jpeg_box.compile_box
 
-    def not_there() -> Callable[..., bool]:
+    def not_there() -> jpeg_box.DecodeBox:
         raise NotCompiledError
 
     not_there.__module__, not_there.__name__ = compiled.__module__, compiled.__name__
@@ -233,6 +241,24 @@ def test_until_the_kernel_is_there_libjpeg_decodes_and_it_is_asked_for(
     assert ours(PLAIN) is None
     np.testing.assert_array_equal(decode(PLAIN), simplejpeg.decode_jpeg(PLAIN))
     assert [*compile_later._wanted] == [(compiled.__module__, "compile_box", ())]
+
+
+def test_a_kernel_that_gives_other_pixels_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = jpeg_box.compile_box()
+
+    def wrong(*arguments: object) -> bool:
+        decoded, pixels = right(*arguments), arguments[-1]
+        assert isinstance(pixels, np.ndarray)
+        pixels[100] ^= 1
+        return decoded
+
+    monkeypatch.setattr(kernel, "decode_box", lambda: wrong)
+    monkeypatch.setattr(compile_later, "_loaded", {})
+    assert ours(PLAIN) is None
+    assert "is not used" in caplog.text
+    np.testing.assert_array_equal(decode(PLAIN), simplejpeg.decode_jpeg(PLAIN))
 
 
 def test_raw_images_ask_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

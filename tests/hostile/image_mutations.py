@@ -23,6 +23,8 @@ from PIL import Image
 from rekindle.core.limits import Limits
 from rekindle.errors import DecodeError
 from rekindle.prepare.decode.decode import decode, decode_with, read_header
+from rekindle.prepare.decode.jpeg import Frame
+from rekindle.prepare.decode.jpeg_box import decode_jpeg_box
 from rekindle.prepare.pipeline import Pipeline
 from rekindle.prepare.steps.crop import RandomResizedCrop
 from rekindle.prepare.steps.to_tensor import ToTensor
@@ -42,6 +44,7 @@ def judge(data: bytes) -> str:
     assert 0 < header.height * header.width <= LIMITS.pixels
     if header.frame is not None:
         _agrees_with_libjpeg(data, (header.height, header.width))
+        _has_pixels_of_libjpeg(data, header.frame)
     outcome = "refused"
     try:
         image = decode(data, LIMITS)
@@ -75,6 +78,20 @@ def _agrees_with_libjpeg(data: bytes, size: tuple[int, int]) -> None:
     except (ValueError, KeyError):
         return  # It refuses the data, or does not know its colours.
     assert theirs == size, f"libjpeg reads {theirs}, we read {size}"
+
+
+def _has_pixels_of_libjpeg(data: bytes, frame: Frame) -> None:
+    """What our kernels decode, if they are compiled."""
+    pixels = decode_jpeg_box(frame, data, (0, 0, frame.height, frame.width), scratch=False)
+    if pixels is None:
+        return
+    try:
+        expected = simplejpeg.decode_jpeg(data, strict=False)
+    except ValueError as error:
+        if str(error).startswith("Warning"):  # about the header
+            return
+        raise AssertionError(f"libjpeg refuses what was decoded: {error}") from error
+    assert np.array_equal(pixels, expected)
 
 
 def picture(width: int = 45, height: int = 37) -> Image.Image:

@@ -15,10 +15,12 @@ from image_mutations import KINDS, judge, judge_many, picture, saved
 import rekindle as rk
 from rekindle.prepare.decode import jpeg
 from rekindle.prepare.decode.decode import decode, decode_with, read_header
+from rekindle.prepare.decode.jpeg_box import compile_box
 from rekindle.prepare.steps.antialiased_resize import resample
 from rekindle.prepare.steps.point_operations import equalize_table, look_up
 
 T = rk.transforms
+compile_box()  # Mutated images are decoded by the kernels, too, in processes that do not compile them.
 MUTATIONS = Path(__file__).with_name("image_mutations.py")
 
 

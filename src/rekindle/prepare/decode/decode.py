@@ -1,9 +1,9 @@
 """Decoding: from the bytes of an image file to an RGB array, height × width × 3 bytes.
 
-At full size the result is exactly that of Pillow's `convert("RGB")`, for all formats. JPEG is decoded by
-libjpeg-turbo (see `jpeg`), plain PNG and WebP by OpenCV, both without the GIL; rarer formats by Pillow. A
-binary PPM is pixels after a short header: packed files store some images this way, since nothing is left to
-decode.
+At full size the result is exactly that of Pillow's `convert("RGB")`, for all formats. The usual JPEGs are
+decoded by our kernels (see `jpeg_box`), others by libjpeg-turbo (`jpeg`), plain PNG and WebP by OpenCV, all
+without the GIL; rarer formats by Pillow. A binary PPM is pixels after a short header: packed files store some
+images this way, since nothing is left to decode.
 """
 
 from __future__ import annotations

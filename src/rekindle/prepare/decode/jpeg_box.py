@@ -7,11 +7,14 @@ training: until they are there, and for all images that they do not decode, libj
 
 from __future__ import annotations
 
+import logging
+import operator
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
@@ -23,24 +26,50 @@ from rekindle.prepare.steps.step import Image
 if TYPE_CHECKING:
     from rekindle.prepare.decode.baseline_jpeg.kernel import Scratch
 
+DecodeBox: TypeAlias = Callable[..., bool]  # `baseline_jpeg.kernel.decode_box`, compiled
+
+_log = logging.getLogger("rekindle")
 _KEEP = 64 << 20  # bytes: larger scratch memory is freed after use
 
 
 class _Kept(threading.local):
     scratch: Scratch | None = None
-    fits = 0, 0, 0  # bytes of a file, rows and columns of a box
+    fits: tuple[int, ...] = 0, 0, 0  # bytes of a file, samples and width of a box
     pixels = np.empty(0, dtype=np.uint8)
 
 
 _kept = _Kept()
 
 
-def compile_box() -> Callable[..., bool]:
-    """Compile the kernel, or load it."""
+def compile_box() -> DecodeBox:
+    """Compile the kernel, or load it, and try it: what does not decode as libjpeg-turbo does is not used."""
     check_on_disk(f"{__package__}.baseline_jpeg.kernel")
     from rekindle.prepare.decode.baseline_jpeg import kernel
 
-    return kernel.decode_box()
+    decode = kernel.decode_box()
+    if all(_decodes_as_libjpeg(decode, chroma) for chroma in ("444", "422", "420")):
+        return decode
+    _log.warning(
+        "The compiled JPEG decoder gives other pixels than libjpeg-turbo on this machine, and is not used: "
+        "loading takes longer. Please report it, with the processor and numba's version."
+    )
+    return _decode_nothing
+
+
+def _decodes_as_libjpeg(decode: DecodeBox, chroma: str) -> bool:
+    """Whether a small image has the same pixels: of smooth and of noisy blocks, and cut at its edges."""
+    y, x = np.mgrid[:37, :45]
+    noise = (x * 57 + y * 31) * (x * 13 + y) % 251
+    image = np.stack([5 * x, np.where(x < 20, 255 - 6 * y, noise), noise * (y > 16)], axis=2).astype(np.uint8)
+    data = simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=chroma)
+    expected, pixels = simplejpeg.decode_jpeg(data), np.empty(image.size, dtype=np.uint8)
+    scratch = _scratch_for(len(data), *image.shape[:2])
+    decoded = decode(np.frombuffer(data, dtype=np.uint8), 37, 45, 0, 0, 37, 45, *scratch, pixels)
+    return decoded and np.array_equal(pixels, expected.ravel())
+
+
+def _decode_nothing(*_: object) -> bool:
+    return False
 
 
 def load_box() -> None:
@@ -61,9 +90,13 @@ def decode_jpeg_box(
         return None
     _, _, height, width = box
     nbytes = 3 * height * width
-    pixels = _scratch_pixels(nbytes) if scratch else np.empty(nbytes, dtype=np.uint8)
     coded = np.frombuffer(data, dtype=np.uint8)
-    if decode(coded, frame.height, frame.width, *box, *_scratch_for(len(coded), height, width), pixels):
+    try:
+        pixels = _scratch_pixels(nbytes) if scratch else np.empty(nbytes, dtype=np.uint8)
+        memory = _scratch_for(len(coded), height, width)
+    except MemoryError:  # libjpeg-turbo needs less.
+        return None
+    if decode(coded, frame.height, frame.width, *box, *memory, pixels):
         return pixels.reshape(height, width, 3)
     return None
 
@@ -78,15 +111,14 @@ def _scratch_pixels(nbytes: int) -> NDArray[np.uint8]:
 
 
 def _scratch_for(nbytes: int, height: int, width: int) -> Scratch:
-    found, (most_bytes, most_height, most_width) = _kept.scratch, _kept.fits
-    if found is not None and nbytes <= most_bytes and height <= most_height and width <= most_width:
-        return found
-    from rekindle.prepare.decode.baseline_jpeg.kernel import scratch_memory
+    from rekindle.prepare.decode.baseline_jpeg.kernel import samples_of, scratch_memory
 
+    found, needed = _kept.scratch, (nbytes, samples_of(height, width), width)
+    if found is not None and all(map(operator.le, needed, _kept.fits)):
+        return found
     # A quarter more than is needed now, and no less than before: to be made seldom.
-    most_bytes = max(nbytes + nbytes // 4, most_bytes)
-    most_height, most_width = max(height + height // 4, most_height), max(width + width // 4, most_width)
-    made = scratch_memory(most_bytes, most_height, most_width)
+    fits = tuple(max(number + number // 4, before) for number, before in zip(needed, _kept.fits, strict=True))
+    made = scratch_memory(*fits)
     if sum(memory.nbytes for memory in made) <= _KEEP:
-        _kept.scratch, _kept.fits = made, (most_bytes, most_height, most_width)
+        _kept.scratch, _kept.fits = made, fits
     return made

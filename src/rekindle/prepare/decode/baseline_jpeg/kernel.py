@@ -32,7 +32,7 @@ _AROUND: Final = 40  # samples that a box may need beside it, and to fill whole 
 
 
 class Scratch(NamedTuple):
-    """Memory that the kernel needs: for data of so many bytes, and a box of so many pixels."""
+    """Memory that the kernel needs."""
 
     coded: Bytes
     planes: Bytes
@@ -45,13 +45,18 @@ class Scratch(NamedTuple):
     fields: Fields
 
 
-def scratch_memory(nbytes: int, height: int, width: int) -> Scratch:
-    """Scratch memory for a box of this size, or a smaller one, in a JPEG of at most so many bytes."""
-    height, width = height + _AROUND, width + _AROUND
+def samples_of(height: int, width: int) -> int:
+    """How many samples a box of this size needs at most, with what is around it."""
+    return COMPONENTS * (height + _AROUND) * (width + _AROUND)
+
+
+def scratch_memory(nbytes: int, samples: int, width: int) -> Scratch:
+    """Scratch memory for a JPEG of so many bytes, or fewer, and a box of so many samples and this width."""
+    width += _AROUND
     blocks = MOST_BLOCKS * (width // 8)
     return Scratch(
         np.empty(nbytes + PADDING, dtype=np.uint8),
-        np.empty(COMPONENTS * height * width, dtype=np.uint8),
+        np.empty(samples, dtype=np.uint8),
         np.empty((8, ENTRIES), dtype=np.uint32),
         np.empty((4, 64), dtype=np.int16),
         np.empty(64 * blocks, dtype=np.int16),
