@@ -8,8 +8,8 @@ real, so the Python of all workers shares the real cores, which is what binds fr
 three comparisons for each kind of images: the rate as measured; the same with everything that is simulated
 ten times slower, where Python's share is small and what is left is the structure (queues, windows, GIL); and
 the CPU that a sample takes, in all workers and in the main process. From the last follows what many cores
-would do: see docs/performance.md. Batches of 64 images, 32 × 32 floats. `rekindle` has 4 threads a process
-(1 for raw pixels), as it would choose for real images of these costs; `torch` is torch's loader with the same
+would do: see docs/performance.md. Batches of 64 images, 32 × 32 floats. `rekindle` has 4 threads a process,
+as it would choose for photographs, and 1 for raw pixels; `torch` is torch's loader with the same
 dataset, so its samples cost the same. Each measurement runs in an interpreter of its own: some batches to
 start with, then about two seconds.
 

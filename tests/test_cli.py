@@ -112,6 +112,21 @@ def test_packing_does_not_import_torch(images: Path, tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program, *command], check=False).returncode == 0
 
 
+def test_the_help_loads_only_what_it_needs() -> None:
+    """So that it appears in less than a tenth of a second."""
+    heavy = {"torch", "numpy", "importlib.metadata"}
+    program = f"""
+import sys
+from rekindle.tools.cli import main
+try:
+    main(["--help"])
+finally:
+    print(*{heavy!r} & sys.modules.keys(), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stderr.split() == []
+
+
 # Errors.
 
 

@@ -80,6 +80,22 @@ def test_grey_images_may_become_rgb_and_coloured_ones_grey(tmp_path: Path) -> No
         rk.native(coloured)
 
 
+@pytest.mark.parametrize("antialias", [True, None])
+def test_what_the_weights_of_a_network_come_with_is_translated(antialias: Any, tmp_path: Path) -> None:
+    from torchvision.transforms._presets import ImageClassification
+
+    preset = ImageClassification(crop_size=24, resize_size=30, antialias=antialias)
+    dataset = image_folder(tmp_path, preset)
+    assert_equal_batches(dataset, rk.native(dataset), **RESIZED)
+    dataset.transform = v1.Compose([v1.CenterCrop(40), preset, v1.RandomErasing(p=0)])
+    assert_equal_batches(dataset, rk.native(dataset), **RESIZED)
+    dataset.transform = v1.Compose([v1.ToTensor(), preset])
+    with pytest.raises(
+        rk.ArgumentError, match=r"Compose\[1\]\.ImageClassification: it converts images itself"
+    ):
+        rk.native(dataset)
+
+
 V2_PIPELINES: dict[str, list[Any]] = {
     "ToImage first": [v2.ToImage(), v2.Resize(30), v2.CenterCrop(24), v2.ToDtype(torch.float32, scale=True)],
     "pure tensors": [v2.Resize(30), v2.CenterCrop(24), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],

@@ -165,6 +165,13 @@ def test_large_photographs_decoded_at_reduced_resolution_are_close(name: str) ->
     assert np.mean(differences) > 0  # The decoder did reduce the resolution.
 
 
+def test_a_box_filter_takes_the_pixels_of_the_photograph() -> None:
+    for data in jpegs():
+        step = T.Resize((20, 24), interpolation="box")
+        found = Pipeline([step]).make(data, np.empty(0))
+        assert np.array_equal(found, step(decode(data)))
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_a_resize_to_the_nearest_pixels_takes_those_of_the_photograph(mode: str) -> None:
     for data in jpegs():

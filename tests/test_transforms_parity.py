@@ -95,6 +95,12 @@ def colour_cases() -> dict[str, Case]:
                 lambda image, f=factor, o=ours: o(image, f),
                 lambda image, f=factor, n=name: getattr(F, n)(image, f),
             )
+    for factor in (2.5, 5.0, 7.3):
+        cases[f"adjust_sharpness {factor}"] = (
+            0.05,
+            lambda image, f=factor: adjust_sharpness(image, f),
+            lambda image, f=factor: F.adjust_sharpness(image, f),
+        )
     for shift in (-0.5, -0.1, 0.03, 0.25, 0.5):
         cases[f"adjust_hue {shift}"] = (
             1.0,

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -107,11 +106,21 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parsed
 
 
+class _Version(argparse.Action):
+    """Prints the version, which takes as long to find out as everything else that the help needs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"rekindle {version('rekindle')}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rekindle", description="Pack, inspect and check datasets for training."
     )
-    parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     pack = _add_pack(commands)

@@ -217,6 +217,8 @@ class Translation:
             if getattr(transform, "types", (object,)) != (object,):  # v2
                 raise ArgumentError(f"its function is for some types only: {transform.types!r}")
             self._add(Lambda(transform.lambd), where)
+        elif name == "ImageClassification":
+            self._take_preset(transform, where)
         elif name == "RandomApply":
             self._add(RandomApply(self._inner_steps(transform, where), transform.p), where)
         elif name in _SAME:
@@ -229,6 +231,16 @@ class Translation:
             self._add(make(**values), where)
         else:
             self._refuse(where, "no native step does this")
+
+    def _take_preset(self, preset: TorchvisionTransform, where: str) -> None:
+        """What the weights of a network come with, as `weights.transforms()`."""
+        if self._dtype is not None:
+            raise ArgumentError("it converts images itself, and would resize a tensor here: put it first")
+        self._add(Resize(preset.resize_size, preset.interpolation), where)
+        self._add(CenterCrop(preset.crop_size), where)
+        self._convert(ToTensor())
+        self._kind = "Tensor"
+        self._add(Normalize(preset.mean, preset.std), where)
 
     def _inner_steps(self, transform: TorchvisionTransform, where: str) -> list[Step]:
         inner = Translation(self.channels, self._dtype)
