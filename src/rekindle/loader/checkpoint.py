@@ -28,6 +28,7 @@ from rekindle.run.hugging_face import is_hugging_face
 
 _VERSION = 2  # 1 had other shuffled orders: its position within an epoch stands for other samples here
 _MOST_SEED = 2**63 - 1
+_ORDER_SEED = "order_seed"
 STREAM_PART = "stream_of"  # which rank's part of a stream; not there without shard=
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
@@ -68,10 +69,13 @@ def save(
 ) -> State:
     """The state of a loader that stands at a position in such an order."""
     sampler, iterable = position.sampler_to_resume(), position.iterable
-    shared, shard = {}, order.shard
+    shared: State = {}
+    shard = order.shard
     if shard is not None or position.start is not None:
         rank = None if in_order or shard is None or shard.world == 1 else shard.rank
         shared[shard_state.FIELD] = shard_state.save(order.layout, position, rank)
+    if order.kind.is_planned:
+        shared[_ORDER_SEED] = identity["seed"] if order.seed is None else order.seed
     return shared | {
         "version": _VERSION,
         **identity,
@@ -141,6 +145,24 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
             f"loader reads {'all of it' if part_here is None else part_here}. Other numbers of ranks or "
             "workers can go on with a stream of Hugging Face's datasets that is loaded as it is, by "
             "processes; this one goes on with as many as before."
+        )
+
+
+def check_order_seed(fields: StateFields, position: Position, order: LoaderOrder, seed: int) -> None:
+    """StateError if an epoch that has begun would go on in an order that is drawn from another seed.
+
+    `seed` is the loader's; a sampler that deals the dataset to ranks has its own.
+    """
+    saved, here = fields.get(_ORDER_SEED), seed if order.seed is None else order.seed
+    if type(saved) is not int:
+        fields.refuse(_ORDER_SEED, f"expected an integer, but got {shown(saved)}")
+    if saved != here and (position.step or position.start):
+        whose = "of the loader" if order.seed is None else "of the sampler"
+        raise StateError(
+            f"{_ORDER_SEED}: the state was saved within an epoch whose order is drawn from the seed "
+            f"{shown(saved)}, but here it is drawn from {here}, that {whose}: samples would come twice, and "
+            "others not at all. Give the sampler (or, with shard=, the loader) the seed that it had, or save "
+            "between two epochs."
         )
 
 

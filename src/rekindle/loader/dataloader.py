@@ -241,10 +241,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if self._agreed == size:
             return
         sharding.warn_of_ranks(order, stacklevel=4)
-        if sharding.is_the_group(order.shard):
+        if (part := sharding.part_in_group(order.shard)) is not None:
             self._progress.position = at  # Where an interrupt leaves it while it waits for the others.
             steps = len(self) if order.kind.is_planned else None
-            agree("a loader", facts_of(settings, at, order, steps, self._parts.importance))
+            agree("a loader", facts_of(settings, at, order, steps, self._parts.importance), part)
         self._agreed = size
 
     @property
