@@ -92,6 +92,17 @@ def test_samplers_that_deal_a_dataset_to_ranks_are_read():
     assert read(object()) is None
 
 
+def test_a_sampler_that_was_made_shorter_is_followed():
+    """By these attributes scripts shorten epochs, as torch's loader then does."""
+    sampler = DistributedSampler(range(12), 2, 1, drop_last=True)
+    sampler.num_samples, sampler.total_size = 4, 8
+    loader = rk.DataLoader(
+        Line(12), 2, sampler=sampler, seed=1, reuse=rk.Refurbish(2, balance=None), final_transform=as_is
+    )
+    assert [index for _, _, ids in loader for index in ids.tolist()] == list(sampler)
+    assert len(loader) == 2
+
+
 def shared(framework):
     """The loaders of two ranks as a framework makes them anew, and as `shard=` says the same."""
     from accelerate.data_loader import prepare_data_loader

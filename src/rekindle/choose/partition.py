@@ -15,6 +15,7 @@ from torch.utils.data import (
 
 from rekindle.choose import distributed
 from rekindle.choose.planned_sampler import PlannedSampler
+from rekindle.choose.shard import Shard
 
 # The classes of other libraries, by package and name, whose ranks divide what they wrap.
 _DIVIDERS = {
@@ -107,6 +108,8 @@ def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
             given, dataset = _own_share(layer), layer.dataset
             if share is not None or given is None or not isinstance(dataset, Sized) or len(dataset) != size:
                 return None
+            if not _deals_all(layer, size):
+                return None
             return ShardingSampler(*given, layer.shuffle, layer.seed, layer.drop_last, batch_size, drop_last)
         elif share is not None and _gives_each_once(layer) and _length(layer) == size:
             shuffle, seed = type(layer) is not SequentialSampler, getattr(layer, "initial_seed", None)
@@ -114,6 +117,13 @@ def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
         else:
             return None
     return None
+
+
+def _deals_all(sampler: DistributedSampler[object], size: int) -> bool:
+    """Whether it still has all samples that it was made with: scripts shorten epochs by these attributes."""
+    world = sampler.num_replicas
+    samples = Shard(0, world, sampler.drop_last).share(size)
+    return (sampler.num_samples, sampler.total_size) == (samples, samples * world)
 
 
 def _length(sampler: object) -> int:
