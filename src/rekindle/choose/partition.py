@@ -71,6 +71,12 @@ def share_of(sampler: object) -> Share:
     return Share() if share.world == 1 or _is_partition(sampler) else share
 
 
+def part_of(sampler: object) -> Share | None:
+    """Which part of each epoch a sampler gives, if its ranks divide one order of samples; None if not."""
+    own = _own_share(sampler)
+    return own if own is not None and _is_partition(sampler) else None
+
+
 class ShardingSampler(NamedTuple):
     """What a sampler that deals a whole dataset to ranks means, as the loader's own arguments."""
 

@@ -18,7 +18,7 @@ from rekindle.choose.sampler_generators import checked_generators
 from rekindle.choose.sampler_memory import checked_parts
 from rekindle.choose.sampler_state import SamplerState
 from rekindle.choose.shard import Shard
-from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
+from rekindle.core.state_fields import MOST, MOST_EPOCHS, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
 from rekindle.loader import shard_state, stream_state
 from rekindle.loader.settings import LoaderSettings
@@ -231,14 +231,19 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
         epoch = saved.integer("epoch", most=MOST_EPOCHS)
     if "seeds_once" in saved.names() and saved.get("seeds_once") is not None:
         once = saved.boolean("seeds_once")
+    rank, world, length = (
+        saved.integer(name, most=most) if name in saved.names() and saved.get(name) is not None else None
+        for name, most in (("rank", MOST_RANKS), ("world", MOST_RANKS), ("length", MOST))
+    )
     base_seed, draws_seed = saved.integer("base_seed", most=_MOST_SEED), saved.boolean("draws_seed")
     kept_first, kept = (
         checked_parts(saved.inner(name)) if name in saved.names() and saved.get(name) is not None else None
         for name in _KEPT
     )
     state = SamplerState(
-        None, start, own, 0, base_seed, draws_seed, once, epoch=epoch, kept_first=kept_first, kept=kept
-    )
+        None, start, own, 0, base_seed, draws_seed, once, epoch=epoch, kept_first=kept_first, kept=kept,
+        rank=rank, world=world, length=length,
+    )  # fmt: skip
     if saved.get("step") is None:
         if position:
             saved.refuse("step", f"missing, but the epoch is at batch {position}")
