@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from torch.utils.data import DistributedSampler
 
 import rekindle as rk
 from rank_loaders import Drawn, loaders_of
@@ -137,6 +138,37 @@ def test_a_state_between_two_epochs_is_of_no_world():
     for loader in alone:
         list(loader)
     assert list(step_by_step(second)) == list(step_by_step(alone))
+
+
+def dealt(rank, seed, **arguments):
+    sampler = DistributedSampler(Drawn(SIZE), 2, rank, seed=seed)
+    given = {"sampler": sampler, "seed": 5, **FEATURES["refurbished"], "shuffle": None}
+    return rk.DataLoader(Drawn(SIZE), 4, **{**given, **arguments})
+
+
+def test_an_epoch_goes_on_only_in_the_order_of_the_same_seed():
+    """A DistributedSampler has a seed of its own, 0 if none is given."""
+    first = [dealt(rank, 0) for rank in range(2)]
+    views = list(itertools.islice(step_by_step(first), 3))
+    state = first[0].state_dict()
+    with pytest.raises(rk.StateError, match=r"order_seed: .* seed 0, but here it is drawn from 7, that"):
+        dealt(0, 7).load_state_dict(state)
+    with pytest.raises(rk.StateError, match=r"order_seed: .* seed 0, but here it is drawn from 5, that"):
+        ranks(2, 4, "refurbished")[0].load_state_dict(state)
+    loaders = [dealt(rank, 0) for rank in range(2)]
+    for loader in loaders:
+        loader.load_state_dict(state)
+    views += step_by_step(loaders)
+    assert sorted(row[0] for step in views for row in step) == list(range(SIZE))
+    dealt(0, 7).load_state_dict(loaders[0].state_dict())  # Between two epochs any seed will do.
+
+
+@pytest.mark.parametrize("value", ["0", None, 0.0, True, 2**80])
+def test_a_seed_that_no_order_has_is_refused(value):
+    first = ranks(2, 4, "refurbished")
+    list(itertools.islice(step_by_step(first), 2))
+    with pytest.raises(rk.StateError, match="order_seed"):
+        ranks(2, 4, "refurbished")[0].load_state_dict(first[0].state_dict() | {"order_seed": value})
 
 
 def test_all_ranks_save_the_same():

@@ -92,6 +92,50 @@ def test_samplers_that_deal_a_dataset_to_ranks_are_read():
     assert read(object()) is None
 
 
+def followed(kind, rank, world=2, seed=5):
+    """A loader that follows what deals an order to ranks, index by index."""
+    from accelerate.data_loader import prepare_data_loader
+    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+
+    if kind == "accelerate":
+        loader = rk.DataLoader(Line(24), 3, shuffle=True, seed=seed)
+        return prepare_data_loader(loader, num_processes=world, process_index=rank)
+    sampler = DistributedSampler(Line(24), world, rank, seed=seed)
+    if kind == "lightning":
+        order = RandomSampler(range(24), generator=torch.Generator().manual_seed(seed))
+        sampler = DistributedSamplerWrapper(order, num_replicas=world, rank=rank, shuffle=False)
+    return rk.DataLoader(Line(24), 3, sampler=sampler, seed=seed)
+
+
+@pytest.mark.parametrize("kind", ["torch", "lightning", "accelerate"])
+def test_the_state_of_one_rank_goes_on_as_that_of_all_that_divide_an_order(kind):
+    """Lightning and Accelerate load one state on all ranks."""
+    whole = [followed(kind, rank) for rank in range(2)]
+    iterators = [iter(loader) for loader in whole]
+    for batches in iterators:
+        next(batches), next(batches)
+    state = whole[0].state_dict()
+    for rank, batches in enumerate(iterators):
+        loader = followed(kind, rank)
+        loader.load_state_dict(state)
+        assert same(list(loader), list(batches))
+    for rank, world, seed in ((0, 2, 6), (1, 4, 5)):
+        loader = followed(kind, rank, world, seed)
+        with pytest.raises(rk.StateError, match=r"another order|seed"):
+            loader.load_state_dict(state), list(loader)
+
+
+def test_a_sampler_that_was_made_shorter_is_followed():
+    """By these attributes scripts shorten epochs, as torch's loader then does."""
+    sampler = DistributedSampler(range(12), 2, 1, drop_last=True)
+    sampler.num_samples, sampler.total_size = 4, 8
+    loader = rk.DataLoader(
+        Line(12), 2, sampler=sampler, seed=1, reuse=rk.Refurbish(2, balance=None), final_transform=as_is
+    )
+    assert [index for _, _, ids in loader for index in ids.tolist()] == list(sampler)
+    assert len(loader) == 2
+
+
 def shared(framework):
     """The loaders of two ranks as a framework makes them anew, and as `shard=` says the same."""
     from accelerate.data_loader import prepare_data_loader

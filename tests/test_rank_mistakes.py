@@ -92,6 +92,37 @@ def _other_epoch_of_a_sampler(rank):
     return True
 
 
+def _other_seed_of_a_sampler(rank):
+    """As with Accelerate's `use_seedable_sampler=True`, where ranks have seeded torch otherwise."""
+    loader = _with_sampler(rank, seed=rank)
+    with pytest.raises(rk.RankError, match="the sampler's seed is 1 on rank 1, and 0 on the others"):
+        next(iter(loader))
+    return True
+
+
+def _other_rest_of_a_sampler(rank):
+    """Both have 23 steps, of which each leaves out, or repeats, something else."""
+    loader = _with_sampler(rank, SIZE - 1, drop_last=rank == 1)
+    with pytest.raises(rk.RankError, match="drop_last of the sampler is true on rank 1"):
+        next(iter(loader))
+    return True
+
+
+def _same_part(rank):
+    """`rank=LOCAL_RANK` on two hosts."""
+    wait_no_longer_than(5)
+    loader = _with_sampler(0)
+    with pytest.raises(rk.RankError, match=r"ranks 0, 1 of torch\.distributed all load the part of rank 0"):
+        next(iter(loader))
+    return True
+
+
+def _with_sampler(part, size=SIZE, **arguments):
+    sampler = torch.utils.data.DistributedSampler(Numbers(size), 2, part, **arguments)
+    given = {"sampler": sampler, "seed": 3, "reuse": rk.Refurbish(2), "final_transform": _same}
+    return rk.DataLoader(Numbers(size), 1, drop_last=True, **given)
+
+
 def _other_parameters(rank):
     """They choose equally many samples, in the first epoch."""
     method = rk.InfoBatch(epochs=5 + rank)
@@ -129,10 +160,22 @@ def _other_steps_of_images(rank):
     [
         _other_states, _other_batch_size, _other_choices, _other_length, _other_epoch,
         _other_epoch_of_a_sampler, _other_parameters, _other_split, _other_steps_of_images,
+        _other_seed_of_a_sampler, _other_rest_of_a_sampler, _same_part,
     ],
 )  # fmt: skip
 def test_ranks_that_would_load_something_else_are_named(mistake):
     assert run_ranks(mistake, 2) == [True, True]
+
+
+def _parts_the_other_way_round(rank):
+    """Without a seed: one is decided on for all."""
+    loader = rk.DataLoader(Numbers(SIZE), 4, shuffle=True, shard=(1 - rank, 2))
+    return [index for ids in loader for index in ids.tolist()]
+
+
+def test_ranks_may_have_the_parts_of_each_other():
+    first, second = run_ranks(_parts_the_other_way_round, 2)
+    assert sorted(first + second) == list(range(SIZE))
 
 
 def _silent_rank(rank, reporting, by_ids):

@@ -73,8 +73,8 @@ def decided_by_first_rank(name: str, decide: Callable[[], int]) -> int:
     return int(meetings.store.get(key))
 
 
-def agree(name: str, facts: Mapping[str, Fact]) -> None:
-    """Wait until all ranks are here with the same `facts`.
+def agree(name: str, facts: Mapping[str, Fact], part: int | None = None) -> None:
+    """Wait until all ranks are here with the same `facts`, and each with a `part` of its own, if it has one.
 
     RankError, on every rank, names those that are missing, or those that differ and in what.
     """
@@ -83,11 +83,13 @@ def agree(name: str, facts: Mapping[str, Fact]) -> None:
     meetings, rank, world = _met(), dist.get_rank(), dist.get_world_size()
     store, key = meetings.store, meetings.next_key(name)
     timeout = store_timeout(store)
-    store.set(f"{key}/{rank}", json.dumps(dict(facts)))
+    store.set(f"{key}/{rank}", json.dumps(dict(facts) if part is None else {**facts, _PART: part}))
     answer_key = f"{key}/answer"
     if rank == 0:
         missing, everyones = _gather(store, [f"{key}/{one}" for one in range(world)], timeout)
+        parts = [facts.pop(_PART, None) for facts in everyones]
         problem = _missing(name, missing, timeout) if missing else differences(name, everyones)
+        problem = problem or _same_parts(name, parts)
         store.set(answer_key, problem or "agreed")
         # Whoever is here has read the answer before this one.
         _forget(store, [*(f"{key}/{one}" for one in range(world)), meetings.answered])
@@ -135,6 +137,21 @@ def differences(name: str, everyones: Sequence[Mapping[str, Fact]]) -> str:
     )
 
 
+def _same_parts(name: str, parts: Sequence[Fact]) -> str:
+    """Which ranks have the same part, where one has; "" if each has its own."""
+    part, count = Counter(parts).most_common(1)[0] if parts else (None, 0)
+    if part is None or count == 1:
+        return ""
+    have = named_ranks([rank for rank, one in enumerate(parts) if one == part])
+    missing = sorted({*range(len(parts))} - {*parts})
+    return (
+        f"the ranks do not agree on {name}: {have} of torch.distributed all load the part of rank {part}, "
+        f"and nobody loads that of {named_ranks(missing)}. Give each its number among all ranks (RANK, not "
+        'LOCAL_RANK), in shard= or in its sampler; shard="ranks" does.'
+    )
+
+
+_PART = "part"
 _SHOWN = 8  # ranks in a message
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import (
 
 from rekindle.choose import distributed
 from rekindle.choose.planned_sampler import PlannedSampler
+from rekindle.choose.shard import Shard
 
 # The classes of other libraries, by package and name, whose ranks divide what they wrap.
 _DIVIDERS = {
@@ -70,6 +71,12 @@ def share_of(sampler: object) -> Share:
     return Share() if share.world == 1 or _is_partition(sampler) else share
 
 
+def part_of(sampler: object) -> Share | None:
+    """Which part of each epoch a sampler gives, if its ranks divide one order of samples; None if not."""
+    own = _own_share(sampler)
+    return own if own is not None and _is_partition(sampler) else None
+
+
 class ShardingSampler(NamedTuple):
     """What a sampler that deals a whole dataset to ranks means, as the loader's own arguments."""
 
@@ -107,6 +114,8 @@ def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
             given, dataset = _own_share(layer), layer.dataset
             if share is not None or given is None or not isinstance(dataset, Sized) or len(dataset) != size:
                 return None
+            if not _deals_all(layer, size):
+                return None
             return ShardingSampler(*given, layer.shuffle, layer.seed, layer.drop_last, batch_size, drop_last)
         elif share is not None and _gives_each_once(layer) and _length(layer) == size:
             shuffle, seed = type(layer) is not SequentialSampler, getattr(layer, "initial_seed", None)
@@ -114,6 +123,13 @@ def sharding_of(sampler: object, size: int) -> ShardingSampler | None:
         else:
             return None
     return None
+
+
+def _deals_all(sampler: DistributedSampler[object], size: int) -> bool:
+    """Whether it still has all samples that it was made with: scripts shorten epochs by these attributes."""
+    world = sampler.num_replicas
+    samples = Shard(0, world, sampler.drop_last).share(size)
+    return (sampler.num_samples, sampler.total_size) == (samples, samples * world)
 
 
 def _length(sampler: object) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from rekindle.choose.kept_values import Value
+from rekindle.choose.partition import Share
 from rekindle.choose.sampler_epochs import SamplerEpoch
 from rekindle.choose.sampler_generators import GLOBAL, generators_of
 
@@ -47,6 +48,16 @@ class SamplerState:
     stream: int | None = None  # the digest of the global generators, as it draws from them
     kept_first: KeptParts | None = None  # what a sampler without a state kept when the epoch began
     kept: KeptParts | None = None  # and now, where that is something else
+    rank: int | None = None  # whose part of an order this is, which so many ranks divide
+    world: int | None = None
+    length: int | None = None  # how many batches the sampler said that an epoch has
+
+    def is_of_another_rank(self, part: Share | None) -> bool:
+        """Whether it is the state of another rank of those that this part is one of.
+
+        All stand behind as many batches. What these consist of can be compared by the rank itself only.
+        """
+        return part is not None and self.world == part.world and self.rank not in (None, part.rank)
 
 
 class WorkerSeeds(NamedTuple):

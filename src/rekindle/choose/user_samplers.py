@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler
 from rekindle.choose.batch_orders import BatchOrder, EndOfEpoch, planned_order, unplanned_order
 from rekindle.choose.draws import DrawCounts
 from rekindle.choose.index_digest import batch_content, extended_digest
-from rekindle.choose.partition import share_of
+from rekindle.choose.partition import part_of, share_of
 from rekindle.choose.plan import EpochPlan
 from rekindle.choose.planned_sampler import set_epoch_within
 from rekindle.choose.refresh_schedule import Refresh
@@ -86,7 +86,7 @@ class SamplerOrders:
         self._first_state: object = None  # the sampler's, when an epoch began that is planned as a whole
         self._recent: deque[Index] | None = deque(maxlen=_RECENT) if keep_recent else None
         self._ended = False
-        self._share = share_of(sampler)
+        self._share, self._part = share_of(sampler), part_of(sampler)
         self._counts = DrawCounts()
         self._endless = not isinstance(sampler, Sized)
         self._step = self._seen = 0
@@ -205,12 +205,16 @@ class SamplerOrders:
             more = list(islice(iterator, 1))
             if more:
                 return ahead + more, False
-        return ahead, None in (state.digest, digest) or state.digest == digest
+        is_same = None in (state.digest, digest) or state.digest == digest
+        return ahead, is_same or state.is_of_another_rank(self._part)
 
     def _nothing_left(self, iterator: Iterator[Index], state: SamplerState) -> Iterator[Index]:
-        """An iterator without an index; StateError if it has one, for that is of another order."""
-        nothing = object()
-        if next(iterator, nothing) is nothing:
+        """An iterator without an index; StateError if it has one, or had when the state was saved.
+
+        For what comes is of another order then.
+        """
+        nothing, had_more = object(), not state.ended and self._step < (state.length or 0)
+        if next(iterator, nothing) is nothing and not had_more:
             return iterator
         self._memory.end(self._sampler, self._generator)
         own_epoch = "" if state.epoch is None else f", in its epoch {state.epoch}"
@@ -263,7 +267,17 @@ class SamplerOrders:
             stream,
             kept_first,
             kept,
+            None if self._part is None else self._part.rank,
+            None if self._part is None else self._part.world,
+            self._length(),
         )
+
+    def _length(self) -> int | None:
+        """How many batches an epoch has, by what the sampler says."""
+        try:
+            return len(self._sampler) if isinstance(self._sampler, Sized) else None
+        except (TypeError, NotImplementedError):  # A batch sampler's, where its samples have no number.
+            return None
 
     def _stream_now(self) -> dict[str, torch.Tensor]:
         """The global generators, as the sampler draws from them."""

@@ -45,7 +45,9 @@ def install() -> None:
     adapter = accelerate.DataLoaderAdapter
     original = adapter.__init__
 
-    def initialise(self: Adapter, dataset: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
+    def initialise(
+        self: Adapter, dataset: object, use_stateful_dataloader: bool = False, **kwargs: Any
+    ) -> None:
         if kwargs.get(_ENTRY) is None:
             kwargs.pop(_ENTRY, None)
             original(self, dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)

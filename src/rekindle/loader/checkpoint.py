@@ -18,7 +18,7 @@ from rekindle.choose.sampler_generators import checked_generators
 from rekindle.choose.sampler_memory import checked_parts
 from rekindle.choose.sampler_state import SamplerState
 from rekindle.choose.shard import Shard
-from rekindle.core.state_fields import MOST, MOST_EPOCHS, StateFields, shown
+from rekindle.core.state_fields import MOST, MOST_EPOCHS, MOST_RANKS, StateFields, shown
 from rekindle.errors import StateError
 from rekindle.loader import shard_state, stream_state
 from rekindle.loader.settings import LoaderSettings
@@ -28,6 +28,7 @@ from rekindle.run.hugging_face import is_hugging_face
 
 _VERSION = 2  # 1 had other shuffled orders: its position within an epoch stands for other samples here
 _MOST_SEED = 2**63 - 1
+_ORDER_SEED = "order_seed"
 STREAM_PART = "stream_of"  # which rank's part of a stream; not there without shard=
 
 State: TypeAlias = dict[str, Any]  # numbers, strings and tensors, in dictionaries and lists
@@ -68,10 +69,13 @@ def save(
 ) -> State:
     """The state of a loader that stands at a position in such an order."""
     sampler, iterable = position.sampler_to_resume(), position.iterable
-    shared, shard = {}, order.shard
+    shared: State = {}
+    shard = order.shard
     if shard is not None or position.start is not None:
         rank = None if in_order or shard is None or shard.world == 1 else shard.rank
         shared[shard_state.FIELD] = shard_state.save(order.layout, position, rank)
+    if order.kind.is_planned:
+        shared[_ORDER_SEED] = identity["seed"] if order.seed is None else order.seed
     return shared | {
         "version": _VERSION,
         **identity,
@@ -144,6 +148,24 @@ def check_identity(fields: StateFields, identity: Identity, may_differ: Collecti
         )
 
 
+def check_order_seed(fields: StateFields, position: Position, order: LoaderOrder, seed: int) -> None:
+    """StateError if an epoch that has begun would go on in an order that is drawn from another seed.
+
+    `seed` is the loader's; a sampler that deals the dataset to ranks has its own.
+    """
+    saved, here = fields.get(_ORDER_SEED), seed if order.seed is None else order.seed
+    if type(saved) is not int:
+        fields.refuse(_ORDER_SEED, f"expected an integer, but got {shown(saved)}")
+    if saved != here and (position.step or position.start):
+        whose = "of the loader" if order.seed is None else "of the sampler"
+        raise StateError(
+            f"{_ORDER_SEED}: the state was saved within an epoch whose order is drawn from the seed "
+            f"{shown(saved)}, but here it is drawn from {here}, that {whose}: samples would come twice, and "
+            "others not at all. Give the sampler (or, with shard=, the loader) the seed that it had, or save "
+            "between two epochs."
+        )
+
+
 def load(
     fields: StateFields,
     identity: Identity,
@@ -209,14 +231,19 @@ def _sampler(fields: StateFields, is_followed: bool, position: int) -> SamplerSt
         epoch = saved.integer("epoch", most=MOST_EPOCHS)
     if "seeds_once" in saved.names() and saved.get("seeds_once") is not None:
         once = saved.boolean("seeds_once")
+    rank, world, length = (
+        saved.integer(name, most=most) if name in saved.names() and saved.get(name) is not None else None
+        for name, most in (("rank", MOST_RANKS), ("world", MOST_RANKS), ("length", MOST))
+    )
     base_seed, draws_seed = saved.integer("base_seed", most=_MOST_SEED), saved.boolean("draws_seed")
     kept_first, kept = (
         checked_parts(saved.inner(name)) if name in saved.names() and saved.get(name) is not None else None
         for name in _KEPT
     )
     state = SamplerState(
-        None, start, own, 0, base_seed, draws_seed, once, epoch=epoch, kept_first=kept_first, kept=kept
-    )
+        None, start, own, 0, base_seed, draws_seed, once, epoch=epoch, kept_first=kept_first, kept=kept,
+        rank=rank, world=world, length=length,
+    )  # fmt: skip
     if saved.get("step") is None:
         if position:
             saved.refuse("step", f"missing, but the epoch is at batch {position}")

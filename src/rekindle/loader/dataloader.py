@@ -22,7 +22,7 @@ from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint, lightning, sharding
+from rekindle.loader import accelerate, arguments, checkpoint, lightning, ray_train, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
@@ -161,6 +161,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._close_with_the_loader()
         accelerate.install()
         lightning.install()
+        ray_train.install()
 
     def check_worker_number_rationality(self) -> None:
         # Torch's warning that there are fewer cores than workers; those of Ray are on other machines.
@@ -241,10 +242,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         if self._agreed == size:
             return
         sharding.warn_of_ranks(order, stacklevel=4)
-        if sharding.is_the_group(order.shard):
+        if (part := sharding.part_in_group(order.shard)) is not None:
             self._progress.position = at  # Where an interrupt leaves it while it waits for the others.
             steps = len(self) if order.kind.is_planned else None
-            agree("a loader", facts_of(settings, at, order, steps, self._parts.importance))
+            agree("a loader", facts_of(settings, at, order, steps, self._parts.importance), part)
         self._agreed = size
 
     @property

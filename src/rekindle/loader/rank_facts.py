@@ -41,6 +41,10 @@ def facts_of(
         return facts
     chosen = {} if importance is None else {**_parameters(importance.identity), **importance.facts()}
     at = {"steps": steps, "epoch": position.epoch, "step": position.step}
+    if order.seed is not None:
+        facts["the sampler's seed"] = order.seed
+    if order.shard is not None:
+        facts["drop_last of the sampler"] = order.shard.drop_last
     begun = {
         _IN_WORDS.get(name, name): fact for name, fact in shard_state.save(order.layout, position).items()
     }

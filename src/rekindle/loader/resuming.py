@@ -126,6 +126,7 @@ def resumed(
             whole_batches=settings.reuse.batch_echo is not None,
             rank=0 if order.shard is None else order.shard.rank,
         )
+        checkpoint.check_order_seed(fields, position, order, identity["seed"])
     if importance is not None and not position.step and position.start is None:
         importance.deal_again()
     same_batches = (

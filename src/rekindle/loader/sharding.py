@@ -105,7 +105,7 @@ def split(dataset: object, shard: Shard | None) -> Any:
 
 def check_seed(shard: Shard | None, is_given: bool) -> None:
     """ArgumentError unless all ranks have the same seed, or can be given one."""
-    if not is_given and shard is not None and shard.world > 1 and not is_the_group(shard):
+    if not is_given and shard is not None and shard.world > 1 and part_in_group(shard) is None:
         raise ArgumentError(
             f"shard={_pair(shard)} without seed=: the ranks would each draw another. Give seed=, the same on "
             "all ranks, or initialise torch.distributed first: then rank 0 draws one for all."
@@ -120,7 +120,9 @@ def agreed_seed(order: LoaderOrder, drawn: int | None) -> DrawnSeed:
     if drawn is None:
         drawn = draw_seed(put_back=order.kind is OrderKind.SAMPLER)
     own = int(drawn)
-    return DrawnSeed(decided_by_first_rank("the seed", lambda: own) if is_the_group(order.shard) else own)
+    if part_in_group(order.shard) is None:
+        return DrawnSeed(own)
+    return DrawnSeed(decided_by_first_rank("the seed", lambda: own))
 
 
 def keeps_steps(order: LoaderOrder) -> bool:
@@ -131,6 +133,12 @@ def keeps_steps(order: LoaderOrder) -> bool:
 def is_the_group(shard: Shard | None) -> bool:
     """Whether the ranks that share the samples are those of torch.distributed, which can be asked."""
     return shard is not None and has_ranks() and rank_and_world() == (shard.rank, shard.world)
+
+
+def part_in_group(shard: Shard | None) -> int | None:
+    """Which part this rank has, if there is one for each rank of torch.distributed, in whatever order."""
+    is_one_each = shard is not None and has_ranks() and rank_and_world()[1] == shard.world
+    return shard.rank if shard is not None and is_one_each else None
 
 
 def warn_of_ranks(order: LoaderOrder, *, stacklevel: int) -> None:
