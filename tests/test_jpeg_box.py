@@ -174,6 +174,16 @@ def test_tables_that_no_encoder_writes_are_left_to_libjpeg(kind: int) -> None:
         assert ours(PLAIN[: at + 16] + bytes([symbol]) * count + PLAIN[at + 16 + count :]) is None
 
 
+@pytest.mark.parametrize("kind", [0x00, 0x01])
+def test_a_code_of_ones_alone_is_left_to_libjpeg(kind: int) -> None:
+    at, count = huffman_segment(PLAIN, kind)
+    assert count == 12
+    data = PLAIN[:at] + bytes([*[1] * 10, 2, *[0] * 5]) + PLAIN[at + 16 :]
+    assert ours(data, (0, 0, 1, 1)) is None
+    with pytest.raises(rk.DecodeError):
+        decode(data)
+
+
 def test_coefficients_that_overflow_16_bits_are_left_to_libjpeg() -> None:
     """libjpeg's results depend on the processor then."""
     data = bytearray(saved(pattern(40, 50, 0, 300), quality=100, subsampling=0))
@@ -185,6 +195,7 @@ def test_coefficients_that_overflow_16_bits_are_left_to_libjpeg() -> None:
 def test_results_in_memory_of_their_own_are_kept() -> None:
     first = ours(PLAIN)
     assert first is not None
+    assert first.flags.owndata
     before = first.copy()
     ours(saved(255 - PIXELS))
     np.testing.assert_array_equal(first, before)
