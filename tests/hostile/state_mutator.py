@@ -310,7 +310,8 @@ def outcome(kind, state):
             try:
                 assert set(_train(loader)) <= set(range(SIZE))
             except rk.StateError as error:  # Only drawing shows that a sampler's order is another one.
-                assert str(error).startswith("sampler: ")
+                if not str(error).startswith("sampler: "):
+                    raise
                 return "refused"
         loader.report()
         return "loaded"

@@ -48,7 +48,7 @@ def compile_box() -> DecodeBox:
     from rekindle.prepare.decode.baseline_jpeg import kernel
 
     decode = kernel.decode_box()
-    if all(_decodes_as_libjpeg(decode, chroma) for chroma in ("444", "422", "420")):
+    if all(_decodes_as_libjpeg(decode, colours) for colours in ("444", "422", "420", "Gray")):
         return decode
     _log.warning(
         "The compiled JPEG decoder gives other pixels than libjpeg-turbo on this machine, and is not used: "
@@ -57,12 +57,17 @@ def compile_box() -> DecodeBox:
     return _decode_nothing
 
 
-def _decodes_as_libjpeg(decode: DecodeBox, chroma: str) -> bool:
+def _decodes_as_libjpeg(decode: DecodeBox, colours: str) -> bool:
     """Whether a small image has the same pixels: of smooth and of noisy blocks, and cut at its edges."""
     y, x = np.mgrid[:37, :45]
     noise = (x * 57 + y * 31) * (x * 13 + y) % 251
     image = np.stack([5 * x, np.where(x < 20, 255 - 6 * y, noise), noise * (y > 16)], axis=2).astype(np.uint8)
-    data = simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=chroma)
+    if colours == "Gray":
+        data = simplejpeg.encode_jpeg(
+            image[..., 2:].copy(), quality=90, colorspace="GRAY", colorsubsampling="Gray"
+        )
+    else:
+        data = simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=colours)
     expected, pixels = simplejpeg.decode_jpeg(data), np.empty(image.size, dtype=np.uint8)
     scratch = _scratch_for(len(data), *image.shape[:2])
     decoded = decode(np.frombuffer(data, dtype=np.uint8), 37, 45, 0, 0, 37, 45, *scratch, pixels)
