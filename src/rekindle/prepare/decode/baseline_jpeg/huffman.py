@@ -134,7 +134,7 @@ def _long_code(ahead: int, table: NDArray[np.uint32]) -> int:
 def _value(ahead: int, entry: int) -> int:
     """The value that follows a code: negative ones are stored as one less, in as many bits."""
     highest = (U64(1) << (entry >> U64(8) & U64(15))) - U64(1)
-    value = I64(ahead >> (U64(64) - (entry & U64(63))) & highest)
+    value = I64(ahead >> (U64(64) - (entry & U64(255))) & highest)
     return value - I64(highest) if value < I64((highest + U64(1)) >> U64(1)) else value
 
 
@@ -164,8 +164,8 @@ def read_block(
         if entry == U64(0):
             return at, ahead, known, 0, DAMAGED
     difference = _value(ahead, entry)
-    ahead <<= entry & U64(63)
-    known -= entry & U64(63)
+    ahead <<= entry & U64(255)
+    known -= entry & U64(255)
     place = U64(1)
     while place < U64(64):
         ahead |= _word(data, at) >> known
@@ -178,8 +178,8 @@ def read_block(
                 if entry == U64(0):
                     return at, ahead, known, difference, DAMAGED
             before = ahead
-            ahead <<= entry & U64(63)
-            known -= entry & U64(63)
+            ahead <<= entry & U64(255)
+            known -= entry & U64(255)
             place += entry >> U64(16)
             if place > U64(63):
                 end = I64(place) if place >= U64(END_OF_BLOCK) else DAMAGED
