@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import gc
 import random
 import sys
 import threading
@@ -58,7 +59,7 @@ _OF_LIBRARIES = dict.fromkeys(
     [
         "PIL", "_io", "abc", "builtins", "bz2", "collections", "copy", "csv", "cv2",
         "datetime", "enum", "functools", "glob", "gzip", "io", "itertools", "json", "lzma",
-         "math", "numbers", "numpy", "os", "pathlib", "posix", "posixpath", "re", "string",
+         "math", "mmap", "numbers", "numpy", "os", "pathlib", "posix", "posixpath", "re", "string",
         "struct", "tarfile", "threading", "time", "typing", "warnings", "zipfile", "zlib",
     ],
     NOTHING,
@@ -110,7 +111,13 @@ _KNOWN_MEMBERS = (*WITHOUT_PARTS, FunctionType, MemberDescriptorType)
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple})
 # Modules of what holds code unseen: a generator.
 _WRAP_CODE = frozenset({"_thread", "builtins", "functools", "itertools"})
-_HOLD_NOTHING = frozenset({object, slice, memoryview, type(threading.Lock()), type(threading.RLock())})
+_HOLD_NOTHING = frozenset(
+    {
+        object, slice, type(threading.Lock()), type(threading.RLock()),
+        # What these are views of, the walk finds: the second is what a memoryview keeps it by.
+        memoryview, type(gc.get_referents(memoryview(b""))[0]),
+    }
+)  # fmt: skip
 _MOST_CHECKED = 1_000_000  # items of a container: 20 ms
 
 
