@@ -59,6 +59,40 @@ def samples_of(loader: rk.DataLoader) -> list[float]:
     return [float(sample) for batch in loader for sample in batch]
 
 
+class Noise:
+    def __call__(self) -> float:
+        return float(np.random.random())
+
+
+class Items(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[Any] = ["a", 1] * 1000
+
+    def __getitem__(self, index: int) -> float:
+        items = self.items
+        return items[index]()
+
+
+def test_what_is_put_into_a_long_list_after_the_main_process_looked_is_seeded_for_each_sample():
+    dataset = Items()
+    found = SentJob(job_of(dataset, watched=None), forks=True).known()
+    assert found is not None
+    assert found.drawn_from == ()
+    assert found.asks_again
+
+    def put_in(worker: int) -> None:
+        dataset.items[:] = [Noise()] * 2000
+
+    seen = []
+    for workers in (1, 2):
+        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork", "seed": 5}
+        with rk.DataLoader(dataset, batch_size=3, worker_init_fn=put_in, **options) as loader:
+            seen.append(samples_of(loader))
+    assert seen[0] == seen[1]
+    assert len({*seen[0]}) == 12
+
+
 @pytest.fixture
 def lookers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], set[int]]:
     """The processes that have looked into code."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -48,6 +49,40 @@ def test_a_draw_moves_the_mark_of_its_generator_and_of_no_other(name):
     assert before == {generator: generator.mark() for generator in GENERATORS}
     draw()
     assert [generator for generator in GENERATORS if generator.mark() != before[generator]] == [moved]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_rows_of_a_large_batch_are_seeded_in_any_order(direct):
+    seeds, order = counter_rng.seeds(3, range(1000)), random.Random(5)
+    mixed = order.sample(range(1000), 1000)
+    for generator in generators(direct):
+        draw = {one.name: draw for one, draw in ONE_NUMBER.items()}[generator.name]
+        expected = []
+        for row in range(1000):
+            generator.seeder(seeds[row : row + 1])(0)
+            expected.append(draw())
+        assert len({*expected}) == 1000
+        for rows in (range(1000), mixed, range(999, -1, -1), range(200, 1000, 3), [5, 999, 5, 998, 6]):
+            seed = generator.seeder(seeds)
+            for row in rows:
+                seed(row)
+                assert draw() == expected[row]
+
+
+@pytest.mark.parametrize("generator", [PYTHON, NUMPY], ids=lambda generator: generator.name)
+def test_to_seed_a_large_batch_takes_no_more_memory_than_a_small_one(generator):
+    def most(rows):
+        seeds = counter_rng.seeds(3, range(rows))
+        tracemalloc.start()
+        try:
+            seed = generator.seeder(seeds)
+            for row in range(rows):
+                seed(row)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert most(4096) < 1.5 * most(128)
 
 
 @pytest.mark.parametrize("generator", GENERATORS, ids=lambda generator: generator.name)

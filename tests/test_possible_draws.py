@@ -2,6 +2,7 @@
 
 import functools
 import math
+import mmap
 import operator
 import random
 import threading
@@ -16,8 +17,11 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
+import rekindle as rk
 from light_torchvision import torchvision
 from rekindle.core.analysis.possible_draws import ALL, possible_draws
+from rekindle.core.list_stand_in import ListStandIn, MutableStandIn
+from rekindle.core.shared_list import SharedRows
 
 VALUES, LABELS = np.zeros((100, 3)), list(range(100))
 rand = np.random.rand
@@ -206,6 +210,17 @@ def test_a_property_a_method_by_another_name_and_a_lambda_count() -> None:
     assert possible_draws(Cached()) >= {"python"}
 
 
+def test_lists_in_shared_memory_draw_from_none() -> None:
+    rows = SharedRows.of(["a", "b"], 2)
+    for items in (rk.SharedList(["a", "b"]), ListStandIn(rows), MutableStandIn(rows), mmap.mmap(-1, 8)):
+        assert _of(plain, items=items, view=memoryview(b"ab")) == frozenset()
+
+
+class NoisyMemory(mmap.mmap):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index) + random.random()
+
+
 class Lazy:
     """A proxy that must not be started by being looked at."""
 
@@ -272,6 +287,9 @@ UNSEEN = {
     "a function made one of NumPy's": [np.frompyfunc(lambda index: index + random.random(), 1, 1)],
     "a thread's own": [threading.local()],
     "keys of a dict": [{chance: 0.5}],
+    "mapped memory of another type": NoisyMemory(-1, 8),
+    "what a view is of": memoryview(NoisyMemory(-1, 8)),
+    "what a view of an array is of": memoryview(np.array([chance, chance], dtype=object)),
 }
 
 

@@ -295,6 +295,29 @@ def test_a_worker_has_no_copy_of_the_list_and_the_array(method, monkeypatch):
     assert copied - size > 0.4 * of_list + 0.9 * of_array
 
 
+class Unproven(Files):
+    """A dataset whose list cannot be shared."""
+
+    def __getitem__(self, index):
+        items = self.items
+        return len(items[index]), memory()
+
+
+def test_a_worker_copies_no_more_of_a_list_that_is_not_shared_than_its_samples_read():
+    def size(count):
+        items = [(f"a/folder/of/files/with/long/names/{number:08}.jpg", number) for number in range(count)]
+        loader = rk.DataLoader(
+            Unproven(items),
+            sampler=range(10),
+            num_workers=1,
+            persistent_workers=True,
+            multiprocessing_context="fork",
+        )
+        return max(int(size) for _, sizes in loader for size in sizes)
+
+    assert size(COUNT) - size(10) < 0.25 * COUNT * 150
+
+
 class Changing(Files):
     """A dataset that keeps something in its elements."""
 

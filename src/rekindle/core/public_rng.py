@@ -23,6 +23,9 @@ from rekindle.core.state_fields import vector
 
 Seeder: TypeAlias = Callable[[int], None]  # seeds a generator for a row of a batch
 Restore: TypeAlias = Callable[[], None]
+_States: TypeAlias = "list[NDArray[np.uint32]] | _StatesOfMany"  # by row
+
+_AT_ONCE = 128  # rows whose states are made at a time: 320 KB
 
 
 class RandomSource(Protocol):
@@ -73,8 +76,8 @@ class PythonGenerator:
 
         return seed
 
-    def _states(self, seeds: NDArray[np.uint64]) -> list[NDArray[np.uint32]]:
-        return list(_words(self._table, seeds))
+    def _states(self, seeds: NDArray[np.uint64]) -> _States:
+        return _states(self._table, seeds)
 
     def save(self) -> Restore:
         state = self._generator.getstate()
@@ -132,8 +135,8 @@ class NumPyGenerator:
 
         return seed
 
-    def _states(self, seeds: NDArray[np.uint64]) -> list[NDArray[np.uint32]]:
-        return list(_words(self._table, seeds))
+    def _states(self, seeds: NDArray[np.uint64]) -> _States:
+        return _states(self._table, seeds)
 
     def save(self) -> Restore:
         state = self._generator.get_state(legacy=False)
@@ -254,6 +257,32 @@ class OwnTorchGenerator:
             self._generator.set_state(state)
 
         return restore
+
+
+def _states(table: NDArray[np.uint64], seeds: NDArray[np.uint64]) -> _States:
+    """The words of a state for the seed of each row."""
+    return list(_words(table, seeds)) if len(seeds) <= _AT_ONCE else _StatesOfMany(table, seeds)
+
+
+class _StatesOfMany(dict[int, NDArray[np.uint32]]):
+    """The same, made for some rows at a time; for rows that come in no order, one by one.
+
+    Those of all rows of `random` and `numpy.random` would take 5 to 10 KB a row, in every worker.
+    """
+
+    def __init__(self, table: NDArray[np.uint64], seeds: NDArray[np.uint64]) -> None:
+        self._table, self._seeds, self._asked = table, seeds, 0
+
+    def __missing__(self, row: int) -> NDArray[np.uint32]:
+        part, before = row // _AT_ONCE, self._asked
+        self._asked = part
+        if part != before and row % _AT_ONCE:
+            words: NDArray[np.uint32] = _words(self._table, self._seeds[row : row + 1])[0]
+            return words
+        start = part * _AT_ONCE
+        self.clear()
+        self.update(enumerate(_words(self._table, self._seeds[start : start + _AT_ONCE]), start))
+        return self[row]
 
 
 def _table(number: int) -> NDArray[np.uint64]:

@@ -2,7 +2,7 @@
 
 To look takes a few milliseconds, and in a forked worker it also copies every page of memory that it comes by.
 So it is done in the main process, before workers are forked; a worker goes by that if it is proven that its
-dataset still consists of the same objects, and looks itself if not.
+dataset still consists of the same objects, and looks itself if not, but for the items of long containers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.utils.data import default_collate, default_convert
 
 from rekindle.core.analysis.held_generators import HeldGenerator, held_generators
 from rekindle.core.analysis.near_objects import held_objects
-from rekindle.core.analysis.possible_draws import possible_draws
+from rekindle.core.analysis.possible_draws import LongContainers, possible_draws
 from rekindle.core.analysis.repeatable import is_repeatable
 from rekindle.core.analysis.self_changes import may_keep_draws, may_read_on
 from rekindle.core.global_rng import GENERATORS
@@ -43,11 +43,13 @@ def look_into(
     draws: bool,
     once: bool,
     keeps_parts: bool,
+    known: LongContainers | None = None,
 ) -> CodeFindings:
     """Look into what samples are made by (the `roots`) and what collates them, without running any of it.
 
     With `draws=False`, the dataset is known not to draw from any generator. With `once`, no sample is
-    recomputed; with `keeps_parts`, parts of samples are kept in a cache.
+    recomputed; with `keeps_parts`, parts of samples are kept in a cache. Containers that are `known` are not
+    looked at again where samples can be asked for again: if others are in them by now, that shows.
     """
     roots = roots if draws else ()
     held = held_generators(*roots, collate_fn)
@@ -59,7 +61,10 @@ def look_into(
         keeps = bool(held) and may_keep_draws(*roots)
         asks_again = not (once or reads_on) and (not keeps or is_repeatable(dataset))
         # Who may read on cannot be asked again if there is a hole in the proof.
-        drawn_from = GENERATORS if reads_on or not (once or asks_again) else _possible(*roots)
+        if reads_on or not (once or asks_again):
+            drawn_from = GENERATORS
+        else:
+            drawn_from = _possible(*roots, known=known if asks_again else None)
         if once or (keeps_parts and reads_on) or not keeps:
             drawn_from += _of_these(held, *roots)
     if collate_fn not in DRAW_NOTHING:
@@ -70,9 +75,9 @@ def look_into(
     return CodeFindings(held, asks_again, drawn_from, collation_draws_from)
 
 
-def _possible(*roots: object) -> tuple[RandomSource, ...]:
+def _possible(*roots: object, known: LongContainers | None = None) -> tuple[RandomSource, ...]:
     """The global generators that these may draw from."""
-    names = possible_draws(*roots, keeps_seed=seed_is_the_scripts())
+    names = possible_draws(*roots, keeps_seed=seed_is_the_scripts(), known=known)
     return tuple(generator for generator in GENERATORS if generator.name in names)
 
 

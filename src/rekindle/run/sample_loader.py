@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rekindle.core import compiled_rng, counter_rng
 from rekindle.core.analysis.held_generators import HeldGenerator
+from rekindle.core.analysis.possible_draws import LongContainers
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.public_rng import RandomSource, Restore
@@ -292,7 +293,7 @@ class SampleLoader:
         """What samples are made by."""
         return (self.dataset,)
 
-    def find(self) -> CodeFindings:
+    def find(self, known: LongContainers | None = None) -> CodeFindings:
         """What the code shows that samples are made by. The main process may find it for forked workers."""
         return look_into(
             self.dataset,
@@ -301,6 +302,7 @@ class SampleLoader:
             draws=self._draws,
             once=self._once,
             keeps_parts=self._keeps_parts,
+            known=known,
         )
 
     def _look_into(self) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from rekindle.core.analysis.possible_draws import LongContainers
 from rekindle.errors import WorkerError
 from rekindle.run.caching_loader import sample_loader
 from rekindle.run.code_findings import CodeFindings
@@ -34,6 +35,9 @@ class SentJob:
         watched = job.watched if forks and job.reused is None else None
         can_tell = watched is not None and watched.includes(job.dataset, job.collate_fn)
         self._found = sample_loader(job).find() if can_tell else None
+        self._long: LongContainers | None = None
+        if forks and not can_tell and job.reused is None and job.draws:
+            self._long = LongContainers(job.dataset, without=self._shared.list_ids)
 
     def receive(self) -> Job:
         """The job, in a worker that was forked."""
@@ -41,7 +45,12 @@ class SentJob:
         return self._job
 
     def known(self) -> CodeFindings | None:
-        """What was found in the dataset before the fork, if it is proven that it holds in this worker."""
+        """What was found in the dataset before the fork, if it is proven that it holds in this worker.
+
+        Of that of long containers, which are not looked at here, it is not: see `look_into`.
+        """
+        if self._long:
+            return sample_loader(self._job).find(self._long)
         watched = self._job.watched
         if watched is None or seed_is_the_scripts() or not watched.holds_same_objects():
             return None

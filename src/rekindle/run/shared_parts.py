@@ -47,6 +47,11 @@ class SharedParts:
     def _stand_ins(self) -> list[StandInParts]:
         return [(rows, entry.mutable) for rows, entry in zip(self._rows, self._lists, strict=True)]
 
+    @property
+    def list_ids(self) -> set[int]:
+        """The ids of the lists that are shared."""
+        return {id(entry.values) for entry in self._lists}
+
     def put_in_place(self) -> None:
         """In a forked worker, let stand-ins take the place of the lists."""
         for entry, parts in zip(self._lists, self._stand_ins, strict=True):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import builtins
 import functools
+import gc
 import random
 import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator
-from itertools import chain
+from itertools import chain, repeat
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -58,7 +59,7 @@ _OF_LIBRARIES = dict.fromkeys(
     [
         "PIL", "_io", "abc", "builtins", "bz2", "collections", "copy", "csv", "cv2",
         "datetime", "enum", "functools", "glob", "gzip", "io", "itertools", "json", "lzma",
-         "math", "numbers", "numpy", "os", "pathlib", "posix", "posixpath", "re", "string",
+         "math", "mmap", "numbers", "numpy", "os", "pathlib", "posix", "posixpath", "re", "string",
         "struct", "tarfile", "threading", "time", "typing", "warnings", "zipfile", "zlib",
     ],
     NOTHING,
@@ -110,14 +111,49 @@ _KNOWN_MEMBERS = (*WITHOUT_PARTS, FunctionType, MemberDescriptorType)
 _CONTAINERS = frozenset({OrderedDict, deque, dict, frozenset, list, set, tuple})
 # Modules of what holds code unseen: a generator.
 _WRAP_CODE = frozenset({"_thread", "builtins", "functools", "itertools"})
-_HOLD_NOTHING = frozenset({object, slice, memoryview, type(threading.Lock()), type(threading.RLock())})
+_HOLD_NOTHING = frozenset(
+    {
+        object, slice, type(threading.Lock()), type(threading.RLock()),
+        # What these are views of, the walk finds: the second is what a memoryview keeps it by.
+        memoryview, type(gc.get_referents(memoryview(b""))[0]),
+    }
+)  # fmt: skip
 _MOST_CHECKED = 1_000_000  # items of a container: 20 ms
+_LONG = 1_000  # items of a container: to look at more copies pages of a process that was forked
 
 
-def possible_draws(*roots: object, keeps_seed: bool = False) -> _Names:
+class LongContainers:
+    """What the long containers near some objects draw from, found once for processes that are forked then.
+
+    To look at an item is to write into it (its reference count). Containers with one of the ids `without` are
+    left out.
+    """
+
+    def __init__(self, *roots: object, without: Collection[int] = ()) -> None:
+        self._found: dict[int, tuple[object, int, _Names]] = {}
+        try:
+            for _, value in near_objects(*roots, with_global=True):
+                kind = type(value)
+                if kind in _CONTAINERS and id(value) not in without and len(value) > _LONG:  # type: ignore[arg-type]
+                    self._found[id(value)] = value, len(value), frozenset(_of_container(value, kind))  # type: ignore[arg-type]
+        except Exception as error:  # An object like none before.
+            if is_interrupt(error):
+                raise
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def draws_of(self, value: object) -> _Names | None:
+        """What was found of a container; None if it was not looked at or is of another length now."""
+        known = self._found.get(id(value))
+        return known[2] if known and known[0] is value and known[1] == len(value) else None  # type: ignore[arg-type]
+
+
+def possible_draws(*roots: object, keeps_seed: bool = False, known: LongContainers | None = None) -> _Names:
     """The names of the global generators that these objects may draw from when they are used.
 
     Who reads torch's seed counts as drawing: it is to be the sample's. With `keeps_seed` it is the script's.
+    Containers that are `known` are not looked at again.
     """
     found: set[str] = set()
     try:
@@ -130,8 +166,13 @@ def possible_draws(*roots: object, keeps_seed: bool = False) -> _Names:
         ]
         makes_objects = any(all_names(one.__code__) & _MAKE_OBJECTS for one in functions)
         used = [one for one in functions if makes_objects or one.__name__ not in _BEFORE]
+        known_draws = map(known.draws_of, objects) if known else repeat(None)
+        of_objects = (
+            _of_object(value) if draws is None else draws
+            for value, draws in zip(objects, known_draws, strict=False)
+        )
         of_functions = (_of_function(one, _READ_SEED if keeps_seed else NOTHING) for one in used)
-        for part in chain(map(_of_object, objects), of_functions):
+        for part in chain(of_objects, of_functions):
             found.update(part)
             if found == ALL:
                 return ALL
