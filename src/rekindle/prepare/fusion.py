@@ -111,15 +111,6 @@ def find_fused_tail(steps: list[BoundStep[Step]]) -> FusedTail:
     return FusedTail(before, crop, flips, points)
 
 
-def find_first_window(steps: Sequence[BoundStep[Step]]) -> BoundStep[WindowStep] | None:
-    """The first step, if it crops or resizes, and takes the same from an image at reduced resolution."""
-    first = steps[0] if steps else None
-    if first is None or not isinstance(first.step, WindowStep) or first.is_function:
-        return None
-    # A box filter has hard edges: it would take other pixels.
-    return None if InterpolationMode.BOX in first.step.modes else BoundStep(first.step, first.uniforms)
-
-
 def crop_of_unit(tail: FusedTail) -> BoundStep[RandomResizedCrop] | None:
     """The step before what the kernel does, if it is the only one and `resized_crop_units` knows it."""
     if len(tail.before) != 1 or tail.crop is not None:

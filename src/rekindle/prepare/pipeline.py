@@ -30,11 +30,11 @@ from rekindle.prepare.decode.partial_decode import decode_window
 from rekindle.prepare.decode.raw_pixels import check_pixels, crop_first, writable
 from rekindle.prepare.fused_kernel import Values
 from rekindle.prepare.fusion import (
+    BoundStep,
     FusedTail,
     bind,
     crop_of_unit,
     crops_many,
-    find_first_window,
     find_fused_tail,
     merge_point_steps,
     split_at_conversion,
@@ -43,6 +43,7 @@ from rekindle.prepare.lookup_table import lookup_table, normalization_of
 from rekindle.prepare.output import Output
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.compose import are_functions, input_checks
+from rekindle.prepare.steps.crop_window import WindowStep
 from rekindle.prepare.steps.flip import RandomHorizontalFlip
 from rekindle.prepare.steps.point_operations import load_tables
 from rekindle.prepare.steps.step import Image, Step, Uniforms, Value
@@ -74,6 +75,7 @@ class Pipeline:
 
     """
 
+    _first_window: BoundStep[WindowStep] | None = None  # the first step, if it crops or resizes
     # What follows from the steps, which are looked at: where a parameter is set, another pipeline is made.
     immutable_attributes = (
         "limits", "output", "_after", "_middle", "_crop", "_unfused", "_table", "_constants", "_fill",
@@ -126,7 +128,9 @@ class Pipeline:
         self.output = self._fixed_output(size)
         by_units_alone = self.output is not None and self.runs_units() and self._runs_alone
         self._fill = np.array(self._crop.step.fill if self._crop else (0, 0, 0), dtype=np.uint8)
-        self._first_window = find_first_window(self._middle)
+        first = self._middle[0] if self._middle else None
+        if first is not None and isinstance(first.step, WindowStep) and not first.is_function:
+            self._first_window = BoundStep(first.step, first.uniforms)
         self._flips = [
             (flip.uniforms.start, flip.step.p, isinstance(flip.step, RandomHorizontalFlip)) for flip in flips
         ]

@@ -16,6 +16,8 @@ from rekindle.prepare.steps.step import Image, Uniforms
 # result. Two keep the rounding of the box to integers within a quarter of a pixel.
 _PIXELS_LEFT = 2.0
 _SHRINKS = (8, 4, 2)
+# Modes that take single pixels, or cut off sharply: those of a smaller image, means of several, are others.
+_NEED_ALL_PIXELS = (InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT, InterpolationMode.BOX)
 
 Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
 
@@ -26,8 +28,7 @@ def decode_window(header: Header, data: Encoded, step: WindowStep, uniforms: Uni
     if not window.lies_within(header.height, header.width):
         return step.apply(decode_with(header, data, scratch=True), uniforms)
     mode = step.interpolation_of(uniforms)
-    # The pixels that such a mode takes are not those of a smaller image, which are means of several.
-    shrinks = mode not in (InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT)
+    shrinks = mode not in _NEED_ALL_PIXELS
     image, box = decode_box(header, data, window.box, window.size, shrinks)
     return resample(image, box, window.size, mode)
 

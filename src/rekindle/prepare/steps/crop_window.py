@@ -91,11 +91,6 @@ class WindowStep(ImageStep):
         """How the box is resized, given `uniforms` random numbers."""
         return self.interpolation
 
-    @property
-    def modes(self) -> tuple[InterpolationMode, ...]:
-        """All that `interpolation_of` may return."""
-        return (self.interpolation,)
-
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         height, width = image.shape[:2]
         window = self.checked_window(height, width, uniforms)

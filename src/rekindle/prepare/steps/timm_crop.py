@@ -20,10 +20,6 @@ class _RandomInterpolation(WindowStep):
 
     interpolations: tuple[InterpolationMode, ...]
 
-    @property
-    def modes(self) -> tuple[InterpolationMode, ...]:
-        return self.interpolations
-
     def interpolation_of(self, uniforms: Uniforms) -> InterpolationMode:
         if len(self.interpolations) == 1:
             return self.interpolations[0]
