@@ -47,7 +47,8 @@ def fill_table(counts: Bytes, symbols: Bytes, of_ac: int, table: NDArray[np.uint
     for length in range(1, _LENGTHS):
         count = I64(counts[length - 1])
         table[_LOOKED_UP + _CODES + _LENGTHS + length] = np.uint32(number - code)
-        if code + count > 1 << length or number + count > symbols.size:
+        # As libjpeg has it, no code consists of ones only.
+        if code + count >= 1 << length or number + count > symbols.size:
             return False
         for _ in range(count):
             entry = I64(symbols[number])
