@@ -18,8 +18,9 @@ from rekindle.core import compile_later
 from rekindle.core.compiled_code import NotCompiledError
 from rekindle.prepare.decode import jpeg_box
 from rekindle.prepare.decode.baseline_jpeg import kernel
-from rekindle.prepare.decode.decode import decode
+from rekindle.prepare.decode.decode import decode, read_header
 from rekindle.prepare.decode.jpeg import Frame, read_frame
+from rekindle.prepare.decode.partial_decode import decode_box
 
 Box = tuple[int, int, int, int]
 T = rk.transforms
@@ -183,14 +184,46 @@ def test_tables_that_no_encoder_writes_are_left_to_libjpeg(kind: int) -> None:
         assert ours(PLAIN[: at + 16] + bytes([symbol]) * count + PLAIN[at + 16 + count :]) is None
 
 
-@pytest.mark.parametrize("kind", [0x00, 0x01])
-def test_a_code_of_ones_alone_is_left_to_libjpeg(kind: int) -> None:
-    at, count = huffman_segment(PLAIN, kind)
-    assert count == 12
-    data = PLAIN[:at] + bytes([*[1] * 10, 2, *[0] * 5]) + PLAIN[at + 16 :]
-    assert ours(data, (0, 0, 1, 1)) is None
-    with pytest.raises(rk.DecodeError):
-        decode(data)
+def test_a_code_of_ones_only_is_left_to_libjpeg() -> None:
+    """libjpeg refuses such tables; encoders leave that code out."""
+    flat = saved(np.full((16, 16, 3), 77, np.uint8), optimize=True)
+    at, count = huffman_segment(flat, 0x10)
+    assert count == 1
+    begin = at - 5  # of the segment
+    full = b"\xff\xc4\0\x15\x10" + bytes([2, *[0] * 15, *flat[at + 16 : at + 17], 1])
+    data = flat[:begin] + full + flat[at + 17 :]
+    with pytest.raises(ValueError, match="Bogus Huffman table"):
+        simplejpeg.decode_jpeg(data)
+    assert ours(data) is None
+
+
+@pytest.mark.parametrize("subsampling", [0, 1, 2, None])
+def test_the_same_damage_is_found_with_and_without(
+    subsampling: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = pattern(96, 40, 1, 9)
+    if subsampling is None:
+        data = saved(pixels[..., 2].copy(), quality=90)
+    else:
+        data = saved(pixels, quality=90, subsampling=subsampling)
+    boxes = [(0, 0, bottom, 24) for bottom in range(1, 97)]
+    outcomes: list[list[bytes | None]] = []
+    for decoder in (jpeg_box.decode_jpeg_box, lambda *_, **__: None):
+        monkeypatch.setattr("rekindle.prepare.decode.decode.decode_jpeg_box", decoder)
+        monkeypatch.setattr("rekindle.prepare.decode.partial_decode.decode_jpeg_box", decoder)
+        outcomes.append([])
+        for kept in (0.3, 0.5, 0.7, 0.95):
+            damaged = data[: int(len(data) * kept)] + b"\xff\xd9"
+            header = read_header(damaged)
+            for box in boxes:
+                try:
+                    image, (top, left, height, width) = decode_box(header, damaged, box, box[2:])
+                    outcomes[-1].append(of(image, (top, left, height, width)).tobytes())
+                except rk.DecodeError:
+                    outcomes[-1].append(None)
+    assert outcomes[0] == outcomes[1]
+    assert None in outcomes[0]
+    assert any(outcomes[0])
 
 
 def test_coefficients_that_overflow_16_bits_are_left_to_libjpeg() -> None:

@@ -59,6 +59,10 @@ class SamplerState:
         """
         return part is not None and self.world == part.world and self.rank not in (None, part.rank)
 
+    def is_of_another_division(self, part: Share | None) -> bool:
+        """Whether as many ranks divided the order as do not now: their first batches may be the same."""
+        return self.world not in (None, 1 if part is None else part.world)
+
 
 class WorkerSeeds(NamedTuple):
     """How torch draws the seed of workers from the generator of the order: for each epoch, or once."""

@@ -206,6 +206,8 @@ class SamplerOrders:
             if more:
                 return ahead + more, False
         is_same = None in (state.digest, digest) or state.digest == digest
+        if state.is_of_another_division(self._part):
+            is_same = False
         return ahead, is_same or state.is_of_another_rank(self._part)
 
     def _nothing_left(self, iterator: Iterator[Index], state: SamplerState) -> Iterator[Index]:

@@ -52,6 +52,11 @@ _LOST = (
 _ROWS_LEFT_OUT = "extraneous bytes before marker 0xd9"  # libjpeg's warning at the end, if there was no other
 _ROWS_BELOW = 16  # decoded beyond the last row: chroma upsampling reads the next row
 _WORTH_STOPPING = 32  # rows
+_SAMPLING_AT = (4, 6, 9, 12)  # from the number of rows on: how many components, and how each is sampled
+_FULL = 0x11
+_LUMA = (_FULL, 0x21, 0x22)
+_OF_KERNELS = [[3, luma, _FULL, _FULL] for luma in _LUMA]  # that `baseline_jpeg.header` takes; and grey ones
+_ROWS_BESIDE = 2  # as in `baseline_jpeg.units`: half a row of chroma
 _KEEP = 64 << 20  # bytes: larger scratch memory is freed after use
 
 _scratch = threading.local()
@@ -143,10 +148,9 @@ def decode_jpeg(
     With `scratch`, the result lies in this thread's scratch memory and is valid until the thread decodes the
     next image. Reusing memory saves a third of the time: fresh memory is mapped page by page.
     """
-    rows = frame.height if rows is None else rows + _ROWS_BELOW
-    stops = scratch and bool(frame.rows_at) and rows + _WORTH_STOPPING <= frame.height
-    if not stops:
-        rows = frame.height
+    can_stop = rows is not None and scratch and frame.rows_at
+    rows = _rows_decoded(frame, data, rows, shrink) if rows is not None and can_stop else frame.height
+    stops = rows < frame.height
     height, width = -(-rows // shrink), -(-frame.width // shrink)
     nbytes = height * width * 3
     # Exactly as large as announced: if the decoder needs more, it says so instead of writing.
@@ -169,6 +173,23 @@ def decode_jpeg(
         raise OddJpegError from error
     _check_size(image.shape, (height, width, 3))
     return image
+
+
+def _rows_decoded(frame: Frame, data: Encoded, rows: int, shrink: int) -> int:
+    """How many rows to decode for so many at the top.
+
+    Where `jpeg_box` would decode them, exactly those that it reads: both have to find the same damage, since
+    either may be asked, the kernels being compiled or not.
+    """
+    sampling = [data[frame.rows_at + n] for n in _SAMPLING_AT]
+    is_grey = sampling[0] == 1 and sampling[1] in _LUMA
+    if shrink == 1 and (is_grey or sampling in _OF_KERNELS):
+        luma = _FULL if is_grey else sampling[1]
+        tall = 8 * (luma & 15)
+        rows += 0 if luma == _FULL else _ROWS_BESIDE
+        return min(-(-rows // tall) * tall, frame.height)
+    rows += _ROWS_BELOW
+    return rows if rows + _WORTH_STOPPING <= frame.height else frame.height
 
 
 def _check_size(decoded: tuple[int, ...], announced: tuple[int, ...]) -> None:
