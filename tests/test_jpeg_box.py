@@ -69,16 +69,26 @@ def boxes(draw: st.DrawFn, height: int, width: int) -> Box:
     st.data(),
     st.integers(1, 90),
     st.integers(8, 90),
-    st.sampled_from([0, 1, 2]),
+    st.sampled_from([0, 1, 2, None]),
     st.integers(1, 100),
     st.sampled_from([0, 20, 300]),
     st.booleans(),
 )
 def test_every_box_has_the_pixels_of_libjpeg(
-    data: st.DataObject, height: int, width: int, subsampling: int, quality: int, noise: int, optimize: bool
+    data: st.DataObject,
+    height: int,
+    width: int,
+    subsampling: int | None,
+    quality: int,
+    noise: int,
+    optimize: bool,
 ) -> None:
     pixels = pattern(height, width, quality, noise)
-    coded = saved(pixels, quality=quality, subsampling=subsampling, optimize=optimize)
+    settings = {"quality": quality, "optimize": optimize}
+    if subsampling is None:
+        coded = saved(pixels[..., 2].copy(), **settings)
+    else:
+        coded = saved(pixels, subsampling=subsampling, **settings)
     expected = simplejpeg.decode_jpeg(coded)
     box = data.draw(boxes(height, width))
     found = ours(coded, box, scratch=data.draw(st.booleans()))
@@ -104,7 +114,6 @@ def adobe(data: bytes, transform: int) -> bytes:
 PIXELS = pattern(40, 50, 0, 9)
 PLAIN = saved(PIXELS, quality=90)
 OTHERS: dict[str, Callable[[], bytes]] = {
-    "grey": lambda: saved(PIXELS[..., 0]),
     "progressive": lambda: saved(PIXELS, progressive=True),
     "restarts": lambda: saved(PIXELS, restart_marker_blocks=1),
     "rgb": lambda: saved(PIXELS, keep_rgb=True),
@@ -174,6 +183,16 @@ def test_tables_that_no_encoder_writes_are_left_to_libjpeg(kind: int) -> None:
         assert ours(PLAIN[: at + 16] + bytes([symbol]) * count + PLAIN[at + 16 + count :]) is None
 
 
+@pytest.mark.parametrize("kind", [0x00, 0x01])
+def test_a_code_of_ones_alone_is_left_to_libjpeg(kind: int) -> None:
+    at, count = huffman_segment(PLAIN, kind)
+    assert count == 12
+    data = PLAIN[:at] + bytes([*[1] * 10, 2, *[0] * 5]) + PLAIN[at + 16 :]
+    assert ours(data, (0, 0, 1, 1)) is None
+    with pytest.raises(rk.DecodeError):
+        decode(data)
+
+
 def test_coefficients_that_overflow_16_bits_are_left_to_libjpeg() -> None:
     """libjpeg's results depend on the processor then."""
     data = bytearray(saved(pattern(40, 50, 0, 300), quality=100, subsampling=0))
@@ -185,6 +204,7 @@ def test_coefficients_that_overflow_16_bits_are_left_to_libjpeg() -> None:
 def test_results_in_memory_of_their_own_are_kept() -> None:
     first = ours(PLAIN)
     assert first is not None
+    assert first.flags.owndata
     before = first.copy()
     ours(saved(255 - PIXELS))
     np.testing.assert_array_equal(first, before)

@@ -59,16 +59,15 @@ class ImageDataset(NativeImages):
         return type(self.source) is Packed and "read" not in vars(self.source)
 
     def _may_hold_jpegs(self) -> bool:
-        """Whether to load what decodes them; where that is known at once, the first sample is looked at."""
-        if not len(self.source):
-            return False
+        """Whether to load what decodes them. Of packed files, which may hold pixels, a few samples tell."""
+        size = len(self.source)
         if not self._is_packed() or self._prefetches:
-            return True
+            return size > 0
         try:
-            first = self.source.read(0)
+            some = [self.source.read(index) for index in range(0, size, max(size // 8, 1))]
         except RekindleError:  # Raised again by whoever wants the sample.
             return True
-        return not isinstance(first, np.ndarray) and first[:2] == JPEG
+        return any(not isinstance(one, np.ndarray) and one[:2] == JPEG for one in some)
 
     def _set_transform(
         self,

@@ -8,6 +8,7 @@ training: until they are there, and for all images that they do not decode, libj
 from __future__ import annotations
 
 import logging
+import math
 import operator
 import threading
 from collections.abc import Callable
@@ -35,7 +36,7 @@ _KEEP = 64 << 20  # bytes: larger scratch memory is freed after use
 class _Kept(threading.local):
     scratch: Scratch | None = None
     fits: tuple[int, ...] = 0, 0, 0  # bytes of a file, samples and width of a box
-    pixels = np.empty(0, dtype=np.uint8)
+    pixels: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
 
 
 _kept = _Kept()
@@ -47,7 +48,7 @@ def compile_box() -> DecodeBox:
     from rekindle.prepare.decode.baseline_jpeg import kernel
 
     decode = kernel.decode_box()
-    if all(_decodes_as_libjpeg(decode, chroma) for chroma in ("444", "422", "420")):
+    if all(_decodes_as_libjpeg(decode, colours) for colours in ("444", "422", "420", "Gray")):
         return decode
     _log.warning(
         "The compiled JPEG decoder gives other pixels than libjpeg-turbo on this machine, and is not used: "
@@ -56,12 +57,17 @@ def compile_box() -> DecodeBox:
     return _decode_nothing
 
 
-def _decodes_as_libjpeg(decode: DecodeBox, chroma: str) -> bool:
+def _decodes_as_libjpeg(decode: DecodeBox, colours: str) -> bool:
     """Whether a small image has the same pixels: of smooth and of noisy blocks, and cut at its edges."""
     y, x = np.mgrid[:37, :45]
     noise = (x * 57 + y * 31) * (x * 13 + y) % 251
     image = np.stack([5 * x, np.where(x < 20, 255 - 6 * y, noise), noise * (y > 16)], axis=2).astype(np.uint8)
-    data = simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=chroma)
+    if colours == "Gray":
+        data = simplejpeg.encode_jpeg(
+            image[..., 2:].copy(), quality=90, colorspace="GRAY", colorsubsampling="Gray"
+        )
+    else:
+        data = simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=colours)
     expected, pixels = simplejpeg.decode_jpeg(data), np.empty(image.size, dtype=np.uint8)
     scratch = _scratch_for(len(data), *image.shape[:2])
     decoded = decode(np.frombuffer(data, dtype=np.uint8), 37, 45, 0, 0, 37, 45, *scratch, pixels)
@@ -89,25 +95,23 @@ def decode_jpeg_box(
     if decode is None:
         return None
     _, _, height, width = box
-    nbytes = 3 * height * width
-    coded = np.frombuffer(data, dtype=np.uint8)
+    size, coded = (height, width, 3), np.frombuffer(data, dtype=np.uint8)
     try:
-        pixels = _scratch_pixels(nbytes) if scratch else np.empty(nbytes, dtype=np.uint8)
+        image = _scratch_pixels(size) if scratch else np.empty(size, dtype=np.uint8)
         memory = _scratch_for(len(coded), height, width)
     except MemoryError:  # libjpeg-turbo needs less.
         return None
-    if decode(coded, frame.height, frame.width, *box, *memory, pixels):
-        return pixels.reshape(height, width, 3)
-    return None
+    decoded = decode(coded, frame.height, frame.width, *box, *memory, image.reshape(-1))
+    return image if decoded else None
 
 
-def _scratch_pixels(nbytes: int) -> NDArray[np.uint8]:
-    if _kept.pixels.size < nbytes:
+def _scratch_pixels(size: tuple[int, int, int]) -> Image:
+    pixels, nbytes = _kept.pixels, math.prod(size)
+    if pixels.size < nbytes:
         pixels = np.empty(nbytes + nbytes // 4, dtype=np.uint8)
-        if pixels.nbytes > _KEEP:
-            return pixels[:nbytes]
-        _kept.pixels = pixels
-    return _kept.pixels[:nbytes]
+        if pixels.nbytes <= _KEEP:
+            _kept.pixels = pixels
+    return pixels[:nbytes].reshape(size)
 
 
 def _scratch_for(nbytes: int, height: int, width: int) -> Scratch:

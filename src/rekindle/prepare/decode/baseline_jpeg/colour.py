@@ -52,3 +52,11 @@ def write_rgb(luma: Bytes, blue: Bytes, red: Bytes, out: Bytes) -> None:
         out[to] = _clip(r)
         out[to + U64(1)] = _clip(g)
         out[to + U64(2)] = _clip(b)
+
+
+@part_of_kernels()
+def repeat_grey(luma: Bytes, out: Bytes) -> None:
+    """The same for a row that is grey."""
+    for x in range(U64(luma.size)):
+        for n in range(U64(3)):
+            out[U64(3) * x + n] = luma[x]

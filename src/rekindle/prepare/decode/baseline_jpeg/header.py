@@ -1,8 +1,8 @@
 """What stands before the pixels of a JPEG: its size, its components, and the tables that they need.
 
-Only what most photographs have is read: baseline, 8 bits, three components of YCbCr in one scan, chroma at
-full size, at half the width, or at half of both. Of anything else, and of whatever is not as it should be,
-`read_header` says no: libjpeg-turbo decides then.
+Only what most photographs have is read: baseline, 8 bits, one scan of three components of YCbCr (chroma at
+full size, at half the width, or at half of both) or of grey. Of anything else, and of whatever is not as it
+should be, `read_header` says no: libjpeg-turbo decides then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rekindle.prepare.decode.baseline_jpeg.integers import I64
 Fields: TypeAlias = NDArray[np.int64]
 Quantizers: TypeAlias = NDArray[np.int16]  # 4 tables × 64, row by row
 
-COMPONENTS: Final = 3
+COMPONENTS: Final = 3  # at most
 
 
 class Field(IntEnum):
@@ -43,7 +43,8 @@ class Field(IntEnum):
     RIGHT = 17
     PLANES = 18  # where the samples of each component are kept
     STRIDES = 21  # how many a row
-    SIZE = 24
+    COMPONENTS = 24  # one, if the image is grey, or three
+    SIZE = 25
 
 
 @part_of_kernels()
@@ -93,10 +94,13 @@ def read_header(data: Bytes, fields: Fields, tables: Tables, quantizers: Quantiz
 
 @part_of_kernels()
 def _read_frame(data: Bytes, at: int, end: int, fields: Fields) -> bool:
-    if end - at != 6 + 3 * COMPONENTS or data[at] != 8 or data[at + 5] != COMPONENTS:
+    if end - at < 9 or data[at] != 8 or data[at + 5] not in (1, COMPONENTS):
+        return False
+    components = fields[Field.COMPONENTS] = I64(data[at + 5])
+    if end - at != 6 + 3 * components:
         return False
     fields[Field.HEIGHT], fields[Field.WIDTH] = _number(data, at + 1), _number(data, at + 3)
-    for n in range(COMPONENTS):
+    for n in range(components):
         sampling, table = data[at + 7 + 3 * n], data[at + 8 + 3 * n]
         if table > 3:
             return False
@@ -106,6 +110,8 @@ def _read_frame(data: Bytes, at: int, end: int, fields: Fields) -> bool:
                 return False
         elif data[at + 6] != 1 or sampling not in (0x11, 0x21, 0x22):
             return False
+        elif components == 1:  # There is nothing that its samples could be more than.
+            fields[Field.ACROSS], fields[Field.DOWN] = 1, 1
         else:
             fields[Field.ACROSS], fields[Field.DOWN] = sampling >> 4, sampling & 15
     # libjpeg does not interpolate the chroma of images that are narrower.
@@ -146,9 +152,10 @@ def _read_codes(data: Bytes, at: int, end: int, tables: Tables) -> int:
 
 @part_of_kernels()
 def _read_scan(data: Bytes, at: int, end: int, present: int, fields: Fields) -> bool:
-    if end - at != 4 + 2 * COMPONENTS or data[at] != COMPONENTS:
+    components = fields[Field.COMPONENTS]
+    if end - at != 4 + 2 * components or data[at] != components:
         return False
-    for n in range(COMPONENTS):
+    for n in range(components):
         dc, ac = I64(data[at + 2 + 2 * n]) >> 4, I64(data[at + 2 + 2 * n]) & 15
         if data[at + 1 + 2 * n] != n + 1 or dc > 3 or ac > 3:
             return False

@@ -32,6 +32,7 @@ END_OF_BLOCK: Final = 128  # zeros that an end of block stands for: more than an
 _MOST_BITS: Final = (11, 10)  # of a DC difference, of an AC coefficient
 PADDING: Final = 256  # bytes: a block takes at most 64 symbols of 27 bits, and 8 bytes are read at a time
 DAMAGED: Final = 1 << 20
+
 # The place of each coefficient of a block, in the order in which they come: along the antidiagonals.
 ZIGZAG: Final = np.array(
     sorted(range(64), key=lambda n: (n // 8 + n % 8, n // 8 if (n // 8 + n % 8) % 2 else n % 8)),
@@ -47,7 +48,7 @@ def fill_table(counts: Bytes, symbols: Bytes, of_ac: int, table: NDArray[np.uint
     for length in range(1, _LENGTHS):
         count = I64(counts[length - 1])
         table[_LOOKED_UP + _CODES + _LENGTHS + length] = np.uint32(number - code)
-        if code + count > 1 << length or number + count > symbols.size:
+        if code + count >= 1 << length or number + count > symbols.size:  # No code has ones alone.
             return False
         for _ in range(count):
             entry = I64(symbols[number])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba, part_of_kernels
-from rekindle.prepare.decode.baseline_jpeg.colour import Sums, add_samples, widen, write_rgb
+from rekindle.prepare.decode.baseline_jpeg.colour import Sums, add_samples, repeat_grey, widen, write_rgb
 from rekindle.prepare.decode.baseline_jpeg.header import COMPONENTS, Field, Fields, Quantizers, read_header
 from rekindle.prepare.decode.baseline_jpeg.huffman import (
     ENTRIES,
@@ -123,6 +123,10 @@ def decode_box(
     for y in range(top, top + height):
         at = sample_at(fields, 0, y, left)
         luma = planes[at : at + width]
+        row = out[3 * width * (y - top) : 3 * width * (y - top + 1)]
+        if fields[Field.COMPONENTS] == 1:
+            repeat_grey(luma, row)
+            continue
         if fields[Field.ACROSS] == 1:
             at = sample_at(fields, 1, y, left)
             blue = planes[at : at + width]
@@ -133,7 +137,7 @@ def decode_box(
             _interpolate(planes, fields, 2, y, left, width, sums, chroma[half:])
             blue = chroma[skipped : skipped + width]
             red = chroma[half + skipped : half + skipped + width]
-        write_rgb(luma, blue, red, out[3 * width * (y - top) : 3 * width * (y - top + 1)])
+        write_rgb(luma, blue, red, row)
     return True
 
 

@@ -1,7 +1,7 @@
 """The units that a scan consists of, row by row: read, and those that are needed transformed to samples.
 
-A unit is as large as a block of the component with the fewest samples, and has blocks of all three: 8 × 8
-pixels, or 16 × 8, or 16 × 16.
+A unit is as large as a block of the component with the fewest samples, and has blocks of all: 8 × 8 pixels,
+or 16 × 8, or 16 × 16.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiler import part_of_kernels
-from rekindle.prepare.decode.baseline_jpeg.header import COMPONENTS, Field, Fields, Quantizers
+from rekindle.prepare.decode.baseline_jpeg.header import Field, Fields, Quantizers
 from rekindle.prepare.decode.baseline_jpeg.huffman import (
     DAMAGED,
     END_OF_BLOCK,
@@ -45,7 +45,7 @@ def find_units(fields: Fields, top: int, left: int, height: int, width: int) -> 
     fields[Field.RIGHT] = (min(left + width + more, fields[Field.WIDTH]) - 1) // (8 * across) + 1
     tall, wide = fields[Field.BOTTOM] - fields[Field.TOP], fields[Field.RIGHT] - fields[Field.LEFT]
     used = 0
-    for n in range(COMPONENTS):
+    for n in range(fields[Field.COMPONENTS]):
         stride = 8 * wide * (across if n == 0 else 1)
         fields[Field.PLANES + n], fields[Field.STRIDES + n] = used, stride
         used += 8 * tall * (down if n == 0 else 1) * stride
@@ -77,7 +77,7 @@ def read_planes(
     down = -(-fields[Field.HEIGHT] // (8 * fields[Field.DOWN]))
     left, right = fields[Field.LEFT], fields[Field.RIGHT]
     of_first = fields[Field.ACROSS] * fields[Field.DOWN]
-    number = of_first + COMPONENTS - 1
+    number = of_first + fields[Field.COMPONENTS] - 1
     at, ahead, known = U64(0), U64(0), U64(0)
     dc0 = dc1 = dc2 = 0
     for row in range(fields[Field.BOTTOM]):
@@ -136,7 +136,7 @@ def _transform(
     """Write the samples of a row of units; False if coefficients are larger than those of any photograph."""
     across, down = fields[Field.ACROSS], fields[Field.DOWN]
     of_first = across * down
-    number = of_first + COMPONENTS - 1
+    number = of_first + fields[Field.COMPONENTS] - 1
     for one in range(number):
         n = max(one - of_first + 1, 0)
         wide, tall, inside = (across, down, one) if n == 0 else (1, 1, 0)
