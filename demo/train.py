@@ -45,11 +45,16 @@ class Result:
     """What one row's training took and reached, and what the loader says of it."""
 
     name: str
-    rate: float  # samples/s of the median epoch: other work on the machine spoils some epochs, not most
+    rates: list[float]  # samples/s of each epoch
     seconds: float
     waited: float
     accuracy: float
     report: str
+
+    @property
+    def rate(self) -> float:
+        """That of the median epoch: other work on the machine spoils some epochs, and seldom most."""
+        return statistics.median(self.rates)
 
 
 def make_network(classes: int) -> nn.Module:
@@ -114,7 +119,7 @@ def train(row: Row, recipe: Recipe, epochs: int, console: Console) -> Result:
     validation = validation_loader(recipe, row, **settings)
     return Result(
         name=row.name,
-        rate=len(recipe.train) / statistics.median(lasted),
+        rates=[len(recipe.train) / one for one in lasted],
         seconds=seconds,
         waited=waiting.seconds,
         accuracy=accuracy(network, validation),
@@ -182,12 +187,17 @@ def table(results: list[Result], title: str) -> Table:
     """The comparison, and how many times torch's speed each row has."""
     out = Table(title=title, title_justify="left")
     out.add_column("loader", no_wrap=True)
-    for heading in ("samples/s", "to torch", "waited", "of the time", "accuracy"):
+    for heading in ("samples/s", "range", "to torch", "waited", "accuracy"):
         out.add_column(heading, justify="right")
     for r in results:
-        waited, share = f"{r.waited:.1f} s", f"{r.waited / r.seconds:.0%}"
-        times = f"{r.rate / results[0].rate:.1f}×"
-        out.add_row(r.name, f"{r.rate:,.0f}", times, waited, share, f"{r.accuracy:.1%}")
+        waited = f"{r.waited:.1f} s, {r.waited / r.seconds:.0%}"
+        times, spread = f"{r.rate / results[0].rate:.1f}×", f"{min(r.rates):,.0f}–{max(r.rates):,.0f}"
+        out.add_row(r.name, f"{r.rate:,.0f}", spread, times, waited, f"{r.accuracy:.1%}")
+    out.caption = (
+        "samples/s: the median epoch's, and the slowest and the fastest one's. Where these are far apart, "
+        "the machine had other work, and so may have whole rows; or the first epoch filled Refurbish's cache."
+    )
+    out.caption_justify = "left"
     return out
 
 
@@ -217,7 +227,8 @@ def main() -> None:
         console.print("reading the images once, and packing them, before anything is timed")
         warm_up(data, recipe)
         results = [train(row, recipe, options.epochs, console) for row in ROWS]
-    console.print(table(results, title="Training speed, and accuracy on the validation images"))
+    title = f"Training speed, and accuracy on {len(data.val):,} images that were not trained on"
+    console.print(table(results, title=title))
     console.print(f"loader.report() of the last row begins: {results[-1].report}", markup=False)
 
 

@@ -1,6 +1,6 @@
 """Trains on several processes that share every epoch, and goes on with any other number of them.
 
-    torchrun --nproc-per-node=2 examples/torchrun.py --stop-after 20    # a job that ends in the middle
+    torchrun --nproc-per-node=2 examples/torchrun.py --stop-after 30    # a job that ends in the middle
     torchrun --nproc-per-node=3 examples/torchrun.py                    # goes on there, with one more
 
 `shard="ranks"` gives each process its share, without a sampler. One state of the loader is saved: it says

@@ -25,7 +25,6 @@ from rekindle.tools import image_recipe
 from rekindle.tools.cli import main
 from rekindle.tools.image_recipe import Recipe
 from waiting import HANGS
-from wrapped_source import WrappedSource
 
 FORMATS = ("h5", "tfrecord", "tar", "lmdb")
 
@@ -389,22 +388,3 @@ def test_names_that_are_no_text_are_packed(tmp_path: Path, ending: str) -> None:
         os.rename(folder / "made.png", os.path.join(os.fsencode(folder), name))
     assert main(["pack", str(tmp_path / "train"), str(tmp_path / f"train{ending}")]) == 0
     assert len(rk.open(tmp_path / f"train{ending}")) == 2
-
-
-class _Unplugged(WrappedSource):
-    """A source whose second sample cannot be fetched at the moment."""
-
-    def read(self, index: int) -> Any:
-        if index == 1:
-            raise rk.RemoteError("there is no network")
-        return self._source.read(index)
-
-    copy = read
-
-
-def test_a_network_error_is_not_a_broken_image(images: Path, tmp_path: Path) -> None:
-    source = rk.open(images).source
-    with pytest.raises(rk.RemoteError, match="there is no network"):
-        rk.pack(_Unplugged(source), tmp_path / "train.tar", skip_broken=True)  # type: ignore[arg-type]
-    done = rk.pack(source, tmp_path / "train.tar", skip_broken=True)
-    assert (done.samples, done.left_out) == (len(source), [])

@@ -89,6 +89,43 @@ def test_a_number_of_workers_is_a_number() -> None:
 
 
 @pytest.mark.parametrize(
+    "dataset",
+    [None, 42, Dataset, iter([0, 1]), torch.utils.data.DataLoader([0, 1])],  # type: ignore[arg-type,var-annotated]
+    ids=["nothing", "number", "class", "iterator", "loader"],
+)
+def test_what_has_no_samples_is_refused_at_construction(dataset: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^dataset is .*which has no samples\. Give .* with __getitem__"):
+        rk.DataLoader(dataset)
+
+
+@pytest.mark.parametrize("path", ["train", Path("train")])
+def test_a_path_in_place_of_a_dataset_is_answered_with_what_reads_it(path: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"'train'.*, a path .*rekindle\.open\(path"):
+        rk.DataLoader(path)
+
+
+@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
+def test_what_is_no_function_is_refused_at_construction(name: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"^{name} is 'pad'\. Give a function"):
+        rk.DataLoader(range(4), **{name: "pad"})  # type: ignore[arg-type]
+
+
+def test_a_public_name_that_is_misspelt_is_answered_with_the_right_one() -> None:
+    with pytest.raises(
+        AttributeError, match=r"'rekindle' has no attribute 'Dataloader'\. Did you mean DataLoader\?"
+    ):
+        rk.Dataloader  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'rekindle' has no attribute 'qwertz'$"):
+        rk.qwertz  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("step", [rk.transforms.MixUp(num_classes=2), rk.transforms.CutMix()])
+def test_a_step_for_batches_among_those_for_images_is_answered_with_where_it_goes(step: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"mixes a batch.*batch_transform="):
+        rk.ArrayImages(np.zeros((2, 8, 8, 3), np.uint8), [0, 1], [rk.transforms.ToTensor(), step])
+
+
+@pytest.mark.parametrize(
     ("given", "nbytes"),
     [("4GB", 4 * 10**9), ("512 MiB", 512 << 20), ("1.5kb", 1500), ("7", 7), (0, 0), ("auto", None)],
 )
@@ -131,6 +168,25 @@ def test_images_of_unequal_size_are_answered_with_what_to_add(arguments: Any) ->
         list(rk.DataLoader(Unequal(), batch_size=4, **arguments))
     assert isinstance(caught.value, RuntimeError)
     assert "Resize((224, 224))" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([0, 1, None], "row 2 of the batch is None, .*on_error='skip'"),
+        ([None, 1], "row 0 of the batch is None"),
+        ([(0, 1), (0, None)], "row 1 of the batch has None at 1, "),
+        ([{"boxes": [0, None]}], "row 0 of the batch has None at 'boxes', 1, "),
+        ([{"a": 1, "b": 2}, {"a": 1}], "row 1 of the batch has no 'b', .*the same keys"),
+    ],
+)
+def test_a_sample_that_cannot_be_stacked_is_named(samples: list[Any], words: str, workers: int) -> None:
+    with pytest.raises((TypeError, RuntimeError, KeyError)) as torchs:
+        list(torch.utils.data.DataLoader(samples, batch_size=3))  # type: ignore[arg-type]
+    with pytest.raises(torchs.type) as caught:
+        list(rk.DataLoader(samples, batch_size=3, num_workers=workers))  # type: ignore[arg-type]
+    assert re.search(words, " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])]))
 
 
 @pytest.mark.parametrize("shape", [(), (5,)], ids=["rows", "tables"])

@@ -184,3 +184,22 @@ def test_verify_lists_the_first_bad_samples_and_counts_all(images: Path) -> None
 def test_a_missing_path_is_named(function: Any) -> None:
     with pytest.raises(rk.DataError, match="there is no 'nowhere'"):
         function("nowhere")
+
+
+class _Unplugged(WrappedSource):
+    """A source whose second sample cannot be fetched at the moment."""
+
+    def read(self, index: int) -> Any:
+        if index == 1:
+            raise rk.RemoteError("there is no network")
+        return self._source.read(index)
+
+    copy = read
+
+
+def test_a_network_error_is_not_a_broken_image(images: Path, tmp_path: Path) -> None:
+    source = rk.open(images).source
+    with pytest.raises(rk.RemoteError, match="there is no network"):
+        rk.pack(_Unplugged(source), tmp_path / "train.tar", skip_broken=True)  # type: ignore[arg-type]
+    done = rk.pack(source, tmp_path / "train.tar", skip_broken=True)
+    assert (done.samples, done.left_out) == (len(source), [])

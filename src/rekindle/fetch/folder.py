@@ -190,7 +190,8 @@ def from_folders(
     if not classes:
         if not len(files):
             raise DataError(
-                f"{str(root)!r} has no class folders, and no files that end in {', '.join(extensions)}."
+                f"{str(root)!r} has no class folders, and no files that end in {', '.join(extensions)}. "
+                "Give a folder that holds a folder of images for each class."
             )
         raise DataError(
             f"{str(root)!r} has no class folders and no labels, but {len(files):,} images. "

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sized
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
 from rekindle.choose import OrderKind, Redundancy
 from rekindle.choose.importance import name_of
@@ -113,7 +116,35 @@ def checked_epoch(epoch: object) -> int:
     return number
 
 
-def check_generator(generator: object) -> None:
+def check_given(dataset: object, generator: object, **functions: object) -> None:
+    """ArgumentError for arguments that torch's loader would take, and fail with later."""
+    _check_dataset(dataset)
+    _check_generator(generator)
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise ArgumentError(f"{name} is {function!r}. Give a function, or None.")
+
+
+def _check_dataset(dataset: object) -> None:
+    """ArgumentError for what has no samples, and for a path, whose samples would be its letters."""
+    if isinstance(dataset, str | bytes | PathLike):
+        raise ArgumentError(
+            f"dataset is {dataset!r}, a path and no dataset. rekindle.open(path, transform=…) reads a folder "
+            "of images or a packed file."
+        )
+    if not (
+        isinstance(dataset, IterableDataset)
+        or hasattr(type(dataset), "__getitem__")
+        or hasattr(dataset, "__getitems__")
+    ):
+        advice = "Give the loader's dataset" if isinstance(dataset, TorchDataLoader) else "Give a dataset"
+        raise ArgumentError(
+            f"dataset is {dataset!r}, which has no samples. {advice}: an object with __getitem__ and "
+            "__len__, a list of samples, or an IterableDataset."
+        )
+
+
+def _check_generator(generator: object) -> None:
     """ArgumentError unless this is a generator of torch's, or none."""
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ArgumentError(

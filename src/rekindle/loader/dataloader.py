@@ -121,7 +121,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         native: Native = False,
         shard: ShardArgument = None,
     ) -> None:
-        arguments.check_generator(generator)
+        arguments.check_given(dataset, generator, collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         num_workers = arguments.worker_count(num_workers, executor, multiprocessing_context)
         self.executor = executor
         super().__init__(

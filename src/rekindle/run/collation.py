@@ -30,7 +30,13 @@ def collate(function: Collate, samples: Sample) -> Batch:
     """
     try:
         return function(samples)
+    except KeyError as error:
+        if function is default_collate:
+            _note(error, _other_keys(samples))
+        raise
     except TypeError as error:
+        if function is default_collate:
+            _note(error, _none(samples))
         if function is not default_collate or not _holds_images(samples):
             raise
         raise PillowSamplesError(
@@ -41,6 +47,8 @@ def collate(function: Collate, samples: Sample) -> Batch:
     except RuntimeError as error:
         unequal = _unequal(samples) if function is default_collate and isinstance(samples, list) else None
         if unequal is None:
+            if function is default_collate:
+                _note(error, _none(samples))
             raise
         where, first, other, row = unequal
         is_image = isinstance(first, tuple) and isinstance(other, tuple) and len(first) == len(other) == 3
@@ -49,6 +57,59 @@ def collate(function: Collate, samples: Sample) -> Batch:
             f"the samples of a batch differ in {what}{where}: {first} first, {other} in row {row}, so they "
             f"cannot be stacked to a batch. {_SAME_SIZE if is_image else _PAD}"
         ) from error
+
+
+def _note(error: Exception, what: str | None) -> None:
+    if what is not None:
+        error.add_note(f"rekindle: {what}")
+
+
+def _none(samples: Sample) -> str | None:
+    """Which of the samples is None, or holds it, and what to do."""
+    for row, sample in enumerate(samples if isinstance(samples, list) else ()):
+        where = _keys_to_none(sample)
+        if where is not None:
+            what = f"has None at {', '.join(map(repr, where))}" if where else "is None"
+            return (
+                f"the sample in row {row} of the batch {what}, which cannot be stacked. "
+                "Let the dataset return a value (a label of -1, say), or raise an exception, which "
+                "on_error='skip' passes over; or give a collate_fn= that leaves it out."
+            )
+    return None
+
+
+def _keys_to_none(value: Sample) -> list[object] | None:
+    """The keys, one within the other, at which a sample holds None: none if it is None itself.
+
+    None if there is no None in it.
+    """
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    else:
+        return None
+    for key, item in items:
+        within = _keys_to_none(item)
+        if within is not None:
+            return [key, *within]
+    return None
+
+
+def _other_keys(samples: Sample) -> str | None:
+    """Which of the samples lacks a key that the first one has, and what to do."""
+    if not (isinstance(samples, list) and all(isinstance(sample, Mapping) for sample in samples)):
+        return None
+    for row, sample in enumerate(samples):
+        missing = [key for key in samples[0] if key not in sample]
+        if missing:
+            return (
+                f"the sample in row {row} of the batch has no {missing[0]!r}, which the first one has. Let "
+                "all samples have the same keys, or give a collate_fn=."
+            )
+    return None
 
 
 def _holds_images(value: Sample) -> bool:

@@ -199,7 +199,7 @@ def _check(source: Source, target: Path) -> None:
     if not len(source):
         raise DataError(f"{os.fspath(source.root)!r} holds no samples.")
     if not target.parent.is_dir():
-        raise ArgumentError(f"there is no folder {str(target.parent)!r} to write to.")
+        raise ArgumentError(f"there is no folder {str(target.parent)!r} to write to. Make it first.")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from rekindle.core.limits import Limits
 from rekindle.errors import ArgumentError
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ImageStep, as_image
+from rekindle.prepare.steps.mixup_cutmix import BatchMixing
 from rekindle.prepare.steps.outcomes import ONE, Outcomes
 from rekindle.prepare.steps.step import Step, Uniforms, Value, is_ours
 from rekindle.prepare.steps.to_tensor import Conversion, ConvertImageDtype, TensorStep
@@ -200,6 +201,11 @@ def _outcomes_in_turn(steps: Sequence[Step], size: tuple[int, int] | None) -> Ou
 def _as_step(name: str, step: object) -> Step:
     if isinstance(step, Step):
         return step
+    if isinstance(step, BatchMixing):
+        raise ArgumentError(
+            f"{name}: {type(step).__name__} mixes a batch, and a step has one image. Give it to "
+            f"the loader: DataLoader(…, batch_transform={step!r})."
+        )
     if callable(step) and not isinstance(step, type):
         return Lambda(step)
     raise ArgumentError(
