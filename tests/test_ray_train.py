@@ -42,7 +42,10 @@ def prepare(request, monkeypatch):
         monkeypatch.setattr(utils.session, "get_world_size", lambda: 2)
         monkeypatch.setattr(utils.session, "get_world_rank", lambda: OfTwo.rank_here)
         monkeypatch.setattr(utils, "get_device", lambda: torch.device("cpu"))
-        function = utils._TorchAccelerator().prepare_data_loader
+        # Without its constructor, which starts Ray.
+        accelerator = object.__new__(utils._TorchAccelerator)
+        accelerator._seed, accelerator.device_manager = None, None
+        function = accelerator.prepare_data_loader
 
     def prepared(rank, loader=None, **arguments):
         monkeypatch.setattr(OfTwo, "rank_here", rank)
