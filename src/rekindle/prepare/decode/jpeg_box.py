@@ -1,6 +1,6 @@
 """The pixels of a JPEG within a box, at full resolution, by kernels of our own (see `baseline_jpeg`).
 
-They take three fifths of the time of libjpeg-turbo for the boxes of RandomResizedCrop, and four fifths for
+They take two thirds of the time of libjpeg-turbo for the boxes of RandomResizedCrop, and four fifths for
 whole images, with the same pixels. They take some seconds to compile, which another process does beside the
 training: until they are there, and for all images that they do not decode, libjpeg-turbo does.
 """
