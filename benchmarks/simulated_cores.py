@@ -1,7 +1,7 @@
 """Datasets whose work is a sleep: many cores on a machine that has few.
 
-Decoding (or, of raw pixels, reading) sleeps without the GIL, as long as it would take, and gives the same
-pixels each time. All else is real: the messages, the files that are opened, random numbers, crops, labels,
+Decoding (or, of raw pixels, reading) sleeps without the GIL, as long as it would take, and gives whatever
+pixels are there. All else is real: the messages, the files that are opened, random numbers, crops, labels,
 what each sample and each batch costs in Python.
 """
 
@@ -63,10 +63,9 @@ def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
     """
     from rekindle.fetch.packed.source import Packed
     from rekindle.loader import settings
-    from rekindle.prepare.decode import jpeg
+    from rekindle.prepare.decode import jpeg_box
     from rekindle.prepare.resized_crop_units import ResizedCropUnits
 
-    image = np.zeros((PIXELS, PIXELS, 3), np.uint8)
     with ExitStack() as patches:
 
         def sleep_in(owner: Any, name: str, function: Callable[..., Any], samples: _Count) -> None:
@@ -77,11 +76,8 @@ def simulated(kind: str, seconds: float, threads: int) -> Iterator[None]:
             whole_unit = ResizedCropUnits.write_mapped  # which reads its samples itself
             sleep_in(ResizedCropUnits, "write_mapped", whole_unit, lambda _, samples, *__: len(samples.files))
         else:
-
-            def decoded(*_: Any, min_height: int, **__: Any) -> Any:
-                return image[:min_height]
-
-            sleep_in(jpeg.simplejpeg, "decode_jpeg", decoded, lambda *_: 1)
+            decode = _sleeping(lambda *_: True, seconds, lambda *_: 1)
+            patches.enter_context(patch.object(jpeg_box, "compiled_or_later", lambda *_: decode))
         patches.enter_context(patch.object(settings, "threads_per_process", lambda *_: threads))
         yield
 
