@@ -16,6 +16,7 @@ from rekindle.reuse.cache.record import UnknownTypeError
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | None"
 
 
+@lru_cache(maxsize=256)
 def dtype_to_text(dtype: np.dtype[np.generic]) -> str:
     """The text that `text_to_dtype` makes the same dtype of; UnknownTypeError if there is none."""
     description = None if dtype.hasobject else json.dumps(dtype_to_descr(dtype))

@@ -27,6 +27,7 @@ from rekindle.reuse.cache.record import Record, UnknownTypeError
 HEADER_LENGTH = struct.Struct("<I")
 TV_TENSORS = ("Image", "Mask", "Video")  # of torchvision
 BOXES = "BoundingBoxes"
+_HEADER = json.JSONEncoder(separators=(",", ":"))
 _INLINE = 64  # characters; longer strings lie among the buffers
 _IMAGE_MODES = frozenset(
     "1 L LA P PA RGB RGBA RGBX RGBa La CMYK YCbCr LAB HSV I F I;16 I;16L I;16B".split()  # noqa: SIM905
@@ -46,7 +47,7 @@ Shrink: TypeAlias = "Callable[[object], tuple[Description, bytes] | None]"
 def encode(value: object, shrink: Shrink | None = None) -> Record:
     """The value as bytes; UnknownTypeError, which names the type, if it cannot be cached."""
     buffers: Buffers = []
-    text = json.dumps(_describe(value, buffers, shrink), separators=(",", ":")).encode()
+    text = _HEADER.encode(_describe(value, buffers, shrink)).encode()
     header = np.frombuffer(HEADER_LENGTH.pack(len(text)) + text, dtype=np.uint8)
     return Record.of([header, *filter(len, buffers)])
 
