@@ -27,7 +27,7 @@ from waiting import eventually
 T = rk.transforms
 STEPS = [T.RandomResizedCrop(9), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3)]
 KERNELS = [
-    (compiled_rng._fill,), (fused_kernel._normalize, "C"), (fused_kernel._normalize, "A"),
+    (compiled_rng._fill,), (fused_kernel.compile_normalize, True), (fused_kernel.compile_normalize, False),
     (antialiased_resize._sum_bilinear,), (point_operations._look_up,), (point_operations._count_values,),
 ]  # fmt: skip
 

@@ -14,7 +14,13 @@ import rekindle as rk
 import warm_python
 from rekindle.choose import refurbish_kernel
 from rekindle.core import compiled_code, compiled_rng, counter_rng, patience
-from rekindle.prepare import converted_line, fused_kernel, resized_crop_kernel, window_kernel
+from rekindle.prepare import (
+    converted_line,
+    fused_kernel,
+    normalize_kernel,
+    resized_crop_kernel,
+    window_kernel,
+)
 from rekindle.prepare.decode import raw_units
 from rekindle.prepare.steps import antialiased_resize
 from rekindle.prepare.steps.parameters import InterpolationMode
@@ -205,7 +211,7 @@ def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same(tmp_path, 
 
 def test_what_is_done_for_each_line_of_an_image_counts_no_references():
     pixels, out = np.arange(5, dtype=np.uint8), np.empty(5, dtype=np.float32)
-    converted_line.convert(pixels, np.ones((3, 3), dtype=np.float32), 0, out)
+    converted_line.convert(pixels, np.ones((3, 3), dtype=np.float32), 0, out, False)
     (types,) = {one for one in converted_line.convert.signatures if one[1].dtype.name == "float32"}
     assert "NRT_incref" not in converted_line.convert.inspect_llvm(types)
 
@@ -217,14 +223,16 @@ def test_compiled_code_is_kept_under_a_name_that_follows_from_all_files_it_is_ma
         resized_crop_kernel._write,
         compiled_rng._fill,
         window_kernel._write,
+        normalize_kernel.write_planes,
     ]
     functions = [inspect.getclosurevars(kernel).nonlocals["function"] for kernel in kernels]
     files = [{Path(file).stem for file in compiled_code._sources(function)} for function in functions]
     assert files[0] == {"refurbish_kernel", "permutation_kernel"}
     assert files[1] == {"raw_units", "unit_plan"}
     for both in (files[2], files[4]):
-        assert {"unit_plan", "plan_check", "converted_line"} <= both
+        assert {"unit_plan", "plan_check", "converted_line", "normalized_values"} <= both
     assert files[3] == {"compiled_rng"}
+    assert files[5] == {"normalize_kernel", "normalized_values"}
     monkeypatch.delattr(functions[0], "named_by_sources", raising=False)
     monkeypatch.setattr(functions[0], "__qualname__", "_fill")
     compiled_code._name_by_sources(functions[0])

@@ -1,5 +1,6 @@
 """A whole unit in one call gives what the steps give one by one, and damaged input costs no process."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rekindle.core.limits import Limits
 from rekindle.prepare import fused_kernel, resized_crop_kernel, unit_plan
 from rekindle.prepare.decode.decode import read_header
 from rekindle.prepare.decode.raw_units import read_raw_headers
+from rekindle.prepare.normalized_values import PAST_CACHES
 from rekindle.prepare.pipeline import Pipeline
 from rekindle.prepare.resized_crop_boxes import bounds_of, find_boxes
 from rekindle.prepare.steps.antialiased_resize import resample
@@ -95,6 +97,31 @@ def test_a_box_is_written_as_one_step_after_the_other_writes_it(shape, size, cut
     fused_kernel.finish(resized, 0, 0, *flips, fill, table, fused_kernel.USE_TABLE, expected)
     assert out[1].tobytes() == expected.tobytes()
     assert not out[0].any()
+
+
+@pytest.mark.parametrize("size", [(112, 112), (128, 119)])
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("shift", [0, 1, 16])
+def test_large_results_are_the_same_wherever_they_lie(size, mirrored, shift):
+    image = np.random.default_rng(0).integers(0, 256, (60, 70, 3), dtype=np.uint8)
+    pipeline = Pipeline(STEPS, units=True)
+    assert pipeline._unit is not None
+    pipeline._unit.compile_now()
+    shape = 1, 3, *size
+    assert 4 * math.prod(shape) >= PAST_CACHES
+    memory = np.full(math.prod(shape) + 48, 7, dtype=np.float32)
+    start = -memory.ctypes.data // 4 % 16 + shift
+    out = memory[start : start + math.prod(shape)].reshape(shape)
+    row = [[0, 0, *image.shape[:2], 0, 0, *image.shape[:2], mirrored, False, 0]]
+    write = resized_crop_kernel.box_writer(np.array(row, dtype=np.int64), pipeline._unit._values, out, 70)
+    write(image.reshape(-1), 0)
+    resized, fill = resample(image, (0, 0, 60, 70), size), np.zeros(3, dtype=np.uint8)
+    expected = np.zeros(shape[1:], dtype=np.float32)
+    table, by_table = pipeline._table, fused_kernel.USE_TABLE
+    fused_kernel.finish(resized, 0, 0, mirrored, False, fill, table, by_table, expected)
+    assert np.array_equal(out[0], expected)
+    assert (memory[:start] == 7).all()
+    assert (memory[start + out.size :] == 7).all()
 
 
 @pytest.mark.parametrize(

@@ -8,31 +8,59 @@ from rekindle.core.compiled_code import check_compiled_code
 from rekindle.core.compiler import part_of_kernels
 from rekindle.errors import ArgumentError
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
+from rekindle.prepare.normalized_values import (
+    AT_ONCE,
+    LINE,
+    normalized,
+    write_line,
+    write_line_past_caches,
+)
 
 check_compiled_code()
 
 
-# A product and a sum may become one instruction, which rounds once: the result is exact only with that.
-@part_of_kernels(fastmath={"contract"}, error_model="numpy")
-def convert(source: Bytes, values: Table, c: int, to: Values) -> None:
-    """A line of a channel: by table, by (value / 255 − mean) / std, or, given nothing, as it is."""
+@part_of_kernels(error_model="numpy")
+def convert(source: Bytes, values: Table, c: int, to: Values, past_caches: bool) -> None:
+    """A line of a channel: by table, by (value / 255 − mean) / std, or, given nothing, as it is.
+
+    After lines that were written `past_caches`, call `wait_for_stores`.
+    """
     if values.shape[1] == 256:
         table = values[c]
         for x in range(to.size):
             to[x] = table[source[x]]
     elif values.shape[1] == 3:
-        # Each division is a product with a correction of its error.
-        mean, std, reciprocal = values[c, 0], values[c, 1], values[c, 2]
-        whole, part = np.float32(255), np.float32(1 / 255)
-        for x in range(to.size):
-            value = np.float32(source[x])
-            quotient = value * part
-            difference = quotient + (value - quotient * whole) * part - mean
-            estimate = difference * reciprocal
-            to[x] = estimate + (difference - estimate * std) * reciprocal
+        _normalize(
+            source,
+            np.float32(values[c, 0]),
+            np.float32(values[c, 1]),
+            np.float32(values[c, 2]),
+            to,
+            past_caches,
+        )
     else:
         for x in range(to.size):
             to[x] = source[x]
+
+
+@part_of_kernels(error_model="numpy")
+def _normalize(
+    source: Bytes, mean: np.float32, std: np.float32, reciprocal: np.float32, to: Values, past_caches: bool
+) -> None:
+    read, written = np.uint64(source.ctypes.data), np.uint64(to.ctypes.data)
+    many = to.size // AT_ONCE
+    if past_caches and written % LINE == np.uint64(0) and to.size % AT_ONCE == 0:
+        for _ in range(many):
+            write_line_past_caches(read, written, mean, std, reciprocal)
+            read += np.uint64(AT_ONCE)
+            written += LINE
+        return
+    for _ in range(many):
+        write_line(read, written, mean, std, reciprocal)
+        read += np.uint64(AT_ONCE)
+        written += LINE
+    for x in range(many * AT_ONCE, to.size):
+        to[x] = normalized(source[x], mean, std, reciprocal)
 
 
 @part_of_kernels()

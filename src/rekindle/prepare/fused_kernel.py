@@ -15,20 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
-from rekindle.core.compiled_code import NO_ALLOCATION, kernel
+from rekindle.core.compiled_code import check_on_disk
 from rekindle.errors import ArgumentError
 from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps.crop_window import crop_with_border
 from rekindle.prepare.steps.point_operations import look_up
-
-if TYPE_CHECKING:
-    from numba.core.typing.templates import Signature
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
@@ -43,45 +40,13 @@ _BYTE = np.dtype(np.uint8)
 _WIDTH = 75  # of the trial: enough for the vectorised part of the loop and for the rest
 
 
-def _signature(layout: Literal["C", "A"]) -> Signature:
-    from numba import float32, int64, types, uint8, void
+@cache
+def compile_normalize(in_planes: bool) -> Callable[..., None]:
+    """Compile the kernel that writes planes, or the one for any strides, or load it."""
+    check_on_disk("rekindle.prepare.normalize_kernel")
+    from rekindle.prepare import normalize_kernel
 
-    # A pixel's bytes, where they start and the length of a row; numbers per channel; the result.
-    pixels = types.Array(uint8, 1, "C", readonly=True)
-    return void(pixels, int64, int64, types.Array(float32, 2, "C"), types.Array(float32, 3, layout))
-
-
-# A product and a sum may become one instruction, which rounds once: the result is exact only with that.
-@kernel(_signature, fastmath={"contract"}, error_model="numpy", boundscheck=False, **NO_ALLOCATION)
-def _normalize(pixels: Bytes, start: int, stride: int, constants: Floats, out: Floats) -> None:
-    """Pixels as (value / 255 − mean) / std: each division is a product with a correction of its error."""
-    m0, m1, m2 = constants[0, 0], constants[1, 0], constants[2, 0]  # means
-    s0, s1, s2 = constants[0, 1], constants[1, 1], constants[2, 1]  # standard deviations
-    r0, r1, r2 = constants[0, 2], constants[1, 2], constants[2, 2]  # their reciprocals
-    whole, part = np.float32(255), np.float32(1 / 255)
-    columns = out.shape[2]
-    for y in range(out.shape[1]):
-        # Slices, since an index that may be negative costs a test for each pixel.
-        source = pixels[start + y * stride : start + y * stride + 3 * columns]
-        red, green, blue = out[0, y], out[1, y], out[2, y]
-        for x in range(columns):
-            v0, v1, v2 = (
-                np.float32(source[3 * x]),
-                np.float32(source[3 * x + 1]),
-                np.float32(source[3 * x + 2]),
-            )
-            q0, q1, q2 = v0 * part, v1 * part, v2 * part
-            d0 = q0 + (v0 - q0 * whole) * part - m0
-            d1 = q1 + (v1 - q1 * whole) * part - m1
-            d2 = q2 + (v2 - q2 * whole) * part - m2
-            e0, e1, e2 = d0 * r0, d1 * r1, d2 * r2
-            red[x] = e0 + (d0 - e0 * s0) * r0
-            green[x] = e1 + (d1 - e1 * s1) * r1
-            blue[x] = e2 + (d2 - e2 * s2) * r2
-
-
-# The kernel checks nothing. Its signatures admit only arrays of the right dtype, number of axes and layout
-# (numba raises a TypeError for others); lengths and offsets are checked here, once a call.
+    return normalize_kernel.write_planes() if in_planes else normalize_kernel.write_strided()
 
 
 def finish(
@@ -115,14 +80,19 @@ def finish(
     if not (0 <= top <= height - rows and 0 <= left <= width - columns):
         image = crop_with_border(image, (top, left, rows, columns), tuple(fill.tolist()))
         top, left, width = 0, 0, columns
+    in_planes = out.flags.c_contiguous
+    if constants.size and in_planes:
+        row, stride = (top + rows - 1, -3 * width) if upside_down else (top, 3 * width)
+        pixels = np.ascontiguousarray(image).reshape(-1)
+        compile_normalize(in_planes)(pixels, 3 * (row * width + left), stride, constants, out, mirrored)
+        return
     if mirrored or upside_down:
         window = image[top : top + rows, left : left + columns]
         image = cv2.flip(window, _FLIPS[mirrored, upside_down]) if window.size else window  # type: ignore[assignment]
         top, left, width = 0, 0, columns
     if constants.size:
-        layout = "C" if out.flags.c_contiguous else "A"
-        pixels, start, stride = np.ascontiguousarray(image).reshape(-1), 3 * (top * width + left), 3 * width
-        _normalize(layout)(pixels, start, stride, constants, cast(Floats, out))
+        pixels = np.ascontiguousarray(image).reshape(-1)
+        compile_normalize(in_planes)(pixels, 3 * (top * width + left), 3 * width, constants, out)
     elif out.size:
         _write(image[top : top + rows, left : left + columns], table, out)
 
@@ -176,7 +146,7 @@ def normalization(
     if not np.allclose(quotients, table, rtol=1e-3, atol=1e-3):
         return USE_TABLE
     if convert is None:
-        if compiled_or_later(_normalize, "A" if channels_last else "C") is None:
+        if compiled_or_later(compile_normalize, not channels_last) is None:
             return USE_TABLE
         convert = convert_image
     image = np.repeat(values[..., None].astype(np.uint8), 3, axis=2)

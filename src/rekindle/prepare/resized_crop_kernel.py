@@ -19,6 +19,7 @@ from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code, kern
 from rekindle.core.compiler import Signature, numba, part_of_kernels
 from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
+from rekindle.prepare.normalized_values import PAST_CACHES, wait_for_stores
 from rekindle.prepare.plan_check import has_pixels, impossible
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages
 
@@ -165,6 +166,7 @@ def _write(
         or converted.shape != (3, columns if channels_last else 0)
     ):
         return len(plan)
+    past_caches = not channels_last and out.shape[1] * out.itemsize >= PAST_CACHES
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -196,9 +198,10 @@ def _write(
                     into = converted[c]
                 else:
                     into = to[c * rows * columns + to_row : c * rows * columns + to_row + columns]
-                convert(read[begin : begin + columns], values, c, into)
+                convert(read[begin : begin + columns], values, c, into, past_caches)
             if channels_last:
                 interleave(converted, to[3 * to_row : 3 * (to_row + columns)])
+    wait_for_stores()
     return -1
 
 

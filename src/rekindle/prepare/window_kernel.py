@@ -15,6 +15,7 @@ from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code, kern
 from rekindle.core.compiler import Signature, numba, part_of_kernels
 from rekindle.prepare.converted_line import convert, in_rows, interleave
 from rekindle.prepare.fused_kernel import Bytes, Table, Values
+from rekindle.prepare.normalized_values import PAST_CACHES, wait_for_stores
 from rekindle.prepare.plan_check import has_pixels, impossible
 from rekindle.prepare.unit_plan import COLUMNS, Column, Plan, WriteImages
 
@@ -69,6 +70,7 @@ def _write(
         return len(plan)
     if channels_last and converted.shape[1] != planes.shape[1]:
         return len(plan)
+    past_caches = not channels_last and out.shape[1] * out.itemsize >= PAST_CACHES
     for n in range(plan.shape[0]):
         if plan[n, Column.SOURCE] != source:
             continue
@@ -121,9 +123,10 @@ def _write(
                     into_line = converted[c, :size]
                 else:
                     into_line = to[c * most + begin * columns : c * most + begin * columns + size]
-                convert(planes[c, :size], values, c, into_line)
+                convert(planes[c, :size], values, c, into_line, past_caches)
             if channels_last:
                 interleave(converted, to[3 * begin * columns : 3 * (begin * columns + size)])
+    wait_for_stores()
     return -1
 
 
