@@ -277,3 +277,83 @@ def test_memory_that_may_not_be_addressed_is_not_available() -> None:
     assert done.stdout == "2\n", done.stderr
     unlimited = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     assert not unlimited or available_memory() is not None
+
+
+@pytest.mark.parametrize(
+    "first", [rk.transforms.RandomErasing(), rk.transforms.Normalize((0.5,) * 3, (0.5,) * 3)]
+)
+@pytest.mark.parametrize("then", [rk.transforms.RandomCrop(8), rk.transforms.ToTensor()])
+def test_a_step_on_tensors_before_one_on_images_is_refused_at_construction(first: Any, then: Any) -> None:
+    message = rf"{type(first).__name__} works on tensors and comes before {type(then).__name__}.*[Pp]ut "
+    with pytest.raises(ArgumentError, match=message):
+        rk.ArrayImages(np.zeros((2, 8, 8, 3), np.uint8), [0, 1], [first, then])
+
+
+def test_steps_on_tensors_alone_or_after_a_function_are_not_refused() -> None:
+    erase, floats = rk.transforms.RandomErasing(), rk.transforms.ConvertImageDtype(torch.float32)
+    assert rk.transforms.Compose([erase, floats])(torch.zeros(3, 8, 8)).shape == (3, 8, 8)
+    as_image = rk.transforms.Lambda(lambda image: np.zeros((8, 8, 3), np.uint8))
+    assert rk.transforms.Compose([erase, as_image, rk.transforms.ToTensor()])(torch.zeros(3, 8, 8)).sum() == 0
+
+
+def test_a_final_transform_of_image_and_label_is_refused_at_construction() -> None:
+    with pytest.raises(ArgumentError, match=r"one argument.*the whole sample.*image, label = sample"):
+        rk.DataLoader(range(4), final_transform=lambda image, label: (image, label))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [lambda sample: sample, lambda *parts: parts[0], lambda sample, size=8: sample, torch.nn.Identity(), int],
+)
+def test_a_final_transform_of_one_sample_is_taken(finish: Any) -> None:
+    assert len(list(rk.DataLoader(range(4), final_transform=finish))) == 4
+
+
+def test_a_distributed_sampler_whose_ranks_have_no_seed_in_common_is_named() -> None:
+    sampler = torch.utils.data.DistributedSampler(range(8), num_replicas=2, rank=0)  # type: ignore[arg-type,var-annotated]
+    with pytest.raises(ArgumentError, match=r"DistributedSampler.*rank 0 of 2.*without seed="):
+        rk.DataLoader(range(8), sampler=sampler, importance=rk.RandomSubset(0.5))
+    with pytest.raises(ArgumentError, match=r"^shard=\(0, 2\) without seed="):
+        rk.DataLoader(range(8), shard=(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("method", "shard", "samples"),
+    [(rk.InfoBatch(epochs=3), None, 63), (rk.RandomSubset(0.5), (0, 2), 127 - 1)],
+    ids=["one process", "a rank's share"],
+)
+def test_importance_without_a_batch_to_report_on_is_refused_at_construction(
+    method: Any, shard: Any, samples: int
+) -> None:
+    def loader(samples: int) -> Any:
+        return rk.DataLoader(range(samples), 64, drop_last=True, importance=method, shard=shard, seed=0)
+
+    with pytest.raises(
+        ArgumentError, match=r"no batch in an epoch of 63 .*drop_last=True.*smaller batch_size"
+    ):
+        loader(samples)
+    assert len(loader(samples + 2)) >= 0
+
+
+def test_ranks_that_are_not_set_are_said_to_be_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ArgumentError, match=r"from RANK, which is not set, and WORLD_SIZE, which is 'two'\."):
+        rk.DataLoader(range(8), shard="ranks")
+
+
+def test_a_disk_cache_that_is_no_folder_is_refused_at_construction(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(ArgumentError, match=r"^Refurbish: disk is .*cache'.*no folder"):
+        rk.Refurbish(disk=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("argument", ["batch_size", "prefetch_factor"])
+def test_a_number_given_as_text_is_shown_as_text(argument: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"^{argument} is '4'\. Give an integer"):
+        rk.DataLoader(range(4), num_workers=1, **{argument: "4"})  # type: ignore[arg-type]
+
+
+def test_channels_first_images_are_answered_with_how_to_move_the_channels() -> None:
+    with pytest.raises(ArgumentError, match=r"\(2, 3, 8, 8\).*transpose\(0, 2, 3, 1\)"):
+        rk.ArrayImages(np.zeros((2, 3, 8, 8), np.uint8), [0, 1], [])

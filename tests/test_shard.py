@@ -57,7 +57,7 @@ def test_what_is_no_rank_of_a_world_is_refused(shard):
 
 def test_ranks_are_taken_from_what_torchrun_sets_or_it_is_said_what_is_missing(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(rk.ArgumentError, match="RANK and WORLD_SIZE, which are '' and"):
+    with pytest.raises(rk.ArgumentError, match="from RANK, which is not set, and WORLD_SIZE"):
         rk.DataLoader(Numbers(), shard="ranks")
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")

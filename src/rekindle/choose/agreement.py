@@ -169,7 +169,8 @@ def _missing(name: str, ranks: Sequence[int], timeout: float) -> str:
     who = f"{named_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'}"
     return (
         f"{who} not come to exchange {name} within {timeout:g} s (the timeout of init_process_group). Every "
-        "rank must do so: has one died, is it held up, or does it iterate over fewer loaders or epochs?"
+        "rank must do so: has one died, is it held up, or does it iterate over fewer loaders or epochs? (A "
+        "loader for one rank alone goes without shard=.)"
     )
 
 

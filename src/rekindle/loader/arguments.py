@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from rekindle.choose import OrderKind, Redundancy
+from rekindle.choose import OrderKind, Redundancy, batches_per_epoch
 from rekindle.choose.importance import name_of
 from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.given_numbers import integer_of, number_of
@@ -125,6 +126,13 @@ def check_given(dataset: object, generator: object, **functions: object) -> None
             raise ArgumentError(f"{name} is {function!r}. Give a function, or None.")
 
 
+def check_numbers(**numbers: object) -> None:
+    """ArgumentError for what is no number: torch's message would not show that '4' is text."""
+    for name, number in numbers.items():
+        if number is not None and number_of(number) is None:
+            raise ArgumentError(f"{name} is {number!r}. Give an integer.")
+
+
 def _check_dataset(dataset: object) -> None:
     """ArgumentError for what has no samples, and for a path, whose samples would be its letters."""
     if isinstance(dataset, str | bytes | PathLike):
@@ -233,6 +241,33 @@ def check_features(
     check_memory(loader.memory, loader.reuse)
     check_redundancy(loader.redundancy, order.kind, loader.reuse)
     check_importance(loader.importance, order, loader.reuse)
+    if loader.importance is not None:
+        _check_batches(loader, order)
+
+
+def _check_batches(loader: DataLoader[Any], order: LoaderOrder) -> None:
+    """ArgumentError for an epoch without a batch, on whose samples nobody could report."""
+    samples = len(loader.dataset)  # type: ignore[arg-type]
+    share = samples if order.shard is None else order.shard.share(samples)
+    if order.batch_size is not None and not batches_per_epoch(share, order.batch_size, order.drop_last):
+        raise ArgumentError(
+            f"importance={name_of(loader.importance)}: there is no batch in an epoch of {share} samples "
+            f"with batch_size={order.batch_size} and drop_last={order.drop_last}. Give a smaller batch_size, "
+            "drop_last=False, or a larger dataset."
+        )
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    """Whether a function can be called with one argument, as far as it says which ones it has."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        parameters.bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def check_reuse(
@@ -252,6 +287,12 @@ def check_reuse(
         raise ArgumentError(f"reuse is {reuse!r}. Give rk.Refurbish(…), rk.Echo(…) or None.")
     if final_transform is not None and not callable(final_transform):
         raise ArgumentError(f"final_transform is {final_transform!r}. Give a function of a sample, or None.")
+    if callable(final_transform) and not _takes_one(final_transform):
+        raise ArgumentError(
+            f"final_transform is {final_transform!r}, which cannot be called with one argument. It is given "
+            "the whole sample, as __getitem__ returns it: write `def finish(sample): image, label = sample; "
+            "return last_steps(image), label`, say."
+        )
     if isinstance(reuse, Refurbish) and order is OrderKind.ITERABLE:
         raise ArgumentError(
             "reuse=Refurbish(…) needs samples that can be asked for by index; an IterableDataset has none. "

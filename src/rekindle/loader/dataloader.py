@@ -122,6 +122,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         shard: ShardArgument = None,
     ) -> None:
         arguments.check_given(dataset, generator, collate_fn=collate_fn, worker_init_fn=worker_init_fn)
+        arguments.check_numbers(batch_size=batch_size, prefetch_factor=prefetch_factor)
         num_workers = arguments.worker_count(num_workers, executor, multiprocessing_context)
         self.executor = executor
         super().__init__(
@@ -140,13 +141,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         self._ordering = Ordering(kind, sharding.shard_given(shard), plans=chooses or reuse is not None)
         if self._ordering.shard is None and chooses:
             self._ordering = self._ordering._replace(shard=sharding.implied_shard(self._order.kind))
-        order = self._order
-        seed = arguments.checked_seed(seed)
+        order, seed = self._order, arguments.checked_seed(seed)
         arguments.check(executor, on_error, error_budget, order.kind)
         sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(dataset))
         given = None if isinstance(seed, DrawnSeed) else seed
         self._seed_is_given = given is not None
-        sharding.check_seed(order.shard, self._seed_is_given)
+        sharding.check_seed(self, order.shard, self._ordering.shard, self._seed_is_given)
         self.seed = sharding.agreed_seed(order, seed) if given is None else given
         if kind is OrderKind.SHUFFLED and given is not None:
             # Not for a seed that was drawn: each of several processes has drawn another.

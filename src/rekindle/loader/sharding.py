@@ -42,8 +42,9 @@ def shard_given(shard: object) -> Shard | None:
     if not (own.isdecimal() and all_ranks.isdecimal()):
         raise ArgumentError(
             'shard="ranks" takes rank and world size from torch.distributed, which is not initialised, or '
-            f"from RANK and WORLD_SIZE, which are {own!r} and {all_ranks!r}. Start the script with torchrun, "
-            "call torch.distributed.init_process_group() first, or give shard=(rank, world size)."
+            f"from RANK, which is {_shown(own)}, and WORLD_SIZE, which is {_shown(all_ranks)}. Start the "
+            "script with torchrun, call torch.distributed.init_process_group() first, or give "
+            "shard=(rank, world size)."
         )
     return Shard(int(own), int(all_ranks))
 
@@ -103,11 +104,19 @@ def split(dataset: object, shard: Shard | None) -> Any:
     return split_for(dataset, shard.rank, shard.world)
 
 
-def check_seed(shard: Shard | None, is_given: bool) -> None:
-    """ArgumentError unless all ranks have the same seed, or can be given one."""
+def check_seed(
+    loader: torch.utils.data.DataLoader[object], shard: Shard | None, asked_for: Shard | None, is_given: bool
+) -> None:
+    """ArgumentError unless all ranks have the same seed, or can be given one.
+
+    `shard` was `asked_for`, or is that of the loader's sampler.
+    """
     if not is_given and shard is not None and shard.world > 1 and part_in_group(shard) is None:
+        what = f"shard={_pair(shard)}"
+        if asked_for is None:
+            what = f"{type(_sampler(loader)).__name__} for rank {shard.rank} of {shard.world},"
         raise ArgumentError(
-            f"shard={_pair(shard)} without seed=: the ranks would each draw another. Give seed=, the same on "
+            f"{what} without seed=: the ranks would each draw another. Give the loader seed=, the same on "
             "all ranks, or initialise torch.distributed first: then rank 0 draws one for all."
         )
 
@@ -159,6 +168,10 @@ def warn_of_ranks(order: LoaderOrder, *, stacklevel: int) -> None:
             "DistributedSampler; shard=(0, 1) if this is meant.",
             stacklevel=stacklevel + 1,
         )
+
+
+def _shown(variable: str) -> str:
+    return repr(variable) if variable else "not set"
 
 
 def _pair(shard: Shard) -> str:

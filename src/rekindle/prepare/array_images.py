@@ -48,9 +48,11 @@ class ArrayImages(NativeImages):
         array = np.asarray(images)
         self._is_grey = array.ndim == 3
         if array.dtype != np.uint8 or not (self._is_grey or (array.ndim == 4 and array.shape[3] == 3)):
+            channels_first = array.ndim == 4 and array.shape[1] == 3
+            how = " Move the channels to the end: images.transpose(0, 2, 3, 1)." if channels_first else ""
             raise ArgumentError(
                 f"images are {array.dtype} {array.shape}. Give bytes (uint8), samples × height × width × 3, "
-                "or without the 3 if they are grey."
+                f"or without the 3 if they are grey.{how}"
             )
         self.images: NDArray[np.uint8] = np.ascontiguousarray(array)
         self._labels = np.asarray(labels, dtype=np.int64)

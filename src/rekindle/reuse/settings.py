@@ -66,6 +66,11 @@ class Refurbish:
         find_codec(self.codec)
         if not (self.disk is None or isinstance(self.disk, str | os.PathLike)):
             raise ArgumentError(f"Refurbish: disk is {self.disk!r}. Give the path of a folder, or None.")
+        if self.disk is not None and os.path.exists(self.disk) and not os.path.isdir(self.disk):
+            raise ArgumentError(
+                f"Refurbish: disk is {self.disk!r}, which is there and is no folder. Give the path of a "
+                "folder; one that is not there yet is made."
+            )
         if self.balance not in ("cost", "misses", None):
             raise ArgumentError(f"Refurbish: balance is {self.balance!r}. Give 'cost', 'misses' or None.")
         min_diversity, epochs = number_of(self.min_diversity), integer_of(self.epochs)

@@ -226,9 +226,17 @@ def _check_order(name: str, steps: Sequence[Step]) -> None:
     """ArgumentError for a step on images after the conversion to a tensor, or a step on tensors before it."""
     converted_by: Step | None = None
     image_step: Step | None = None
+    tensor_step: Step | None = None  # that comes first
     for step in _plain_steps(steps):
+        takes_images = isinstance(step, ImageStep | Conversion) and not isinstance(step, ConvertImageDtype)
+        if takes_images and tensor_step is not None:
+            raise ArgumentError(
+                f"{name}: {type(tensor_step).__name__} works on tensors and comes before "
+                f"{type(step).__name__}, which takes an image of bytes. Put ToTensor() before "
+                f"{type(tensor_step).__name__}, and what works on images before that."
+            )
         if isinstance(step, Lambda):
-            converted_by = image_step = None  # its result may be anything
+            converted_by = image_step = tensor_step = None  # its result may be anything
         elif isinstance(step, ImageStep):
             image_step = step
             if converted_by is not None:
@@ -248,3 +256,5 @@ def _check_order(name: str, steps: Sequence[Step]) -> None:
                 f"{name}: {type(step).__name__} works on tensors and comes after "
                 f"{type(image_step).__name__}, which returns an image of bytes. Put ToTensor() between them."
             )
+        elif isinstance(step, TensorStep) and converted_by is None and tensor_step is None:
+            tensor_step = step
