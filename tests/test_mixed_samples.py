@@ -152,3 +152,10 @@ def test_named_tuples_keep_what_they_have_beside_their_parts() -> None:
     memory = np.zeros(encoded.nbytes, dtype=np.uint8)
     (again,) = batch_pickle.decode(memory, encoded.pack(memory))
     assert (type(again), again, vars(again)) == (Scaled, sample, {"note": "seen"})
+
+
+def test_a_batch_of_odd_samples_is_counted_once():
+    mixed = Mixed("float64 array", "float32 array", (5,))
+    loader = rk.DataLoader(mixed, batch_size=SIZE, num_workers=2)
+    batches = list(loader)
+    assert loader.report().stages["ship"].calls == len(batches)

@@ -147,7 +147,7 @@ class EpochIterator:
             self._asking = is_interrupt(error)
             raise
         now = got
-        if isinstance(ready, CollatedBatch) and self._pin is None:
+        if isinstance(ready, CollatedBatch) and not ready.by_workers and self._pin is None:
             counters.collate.nbytes += nbytes(batch) if ready.nbytes is None else ready.nbytes
             if ready.at_once:
                 counters.load.add(got - asked, 0, len(ready.order.indices))

@@ -90,8 +90,8 @@ class InFlightBatch:
 
     def collated(self, value: Batch) -> CollatedBatch:
         """The same, collated here."""
-        worker, fresh = self.parts[0].worker, self.fresh()
-        return CollatedBatch(self._order_now(), self.ids, value, self._left_out(), worker, fresh=fresh)
+        order, worker, fresh = self._order_now(), self.parts[0].worker, self.fresh()
+        return CollatedBatch(order, self.ids, value, self._left_out(), worker, by_workers=True, fresh=fresh)
 
     def _order_now(self) -> BatchOrder:
         """The order, with the turns of substitutes."""
@@ -147,7 +147,7 @@ class SlotBatch:
 class CollatedBatch(NamedTuple):
     """A batch that is ready and needs no unpacking; `ids` has an entry for every row ordered.
 
-    `at_once` says that nobody timed the parts of its making.
+    `at_once` says that nobody timed the parts of its making, `by_workers` that they have counted its bytes.
     """
 
     order: BatchOrder
@@ -156,6 +156,7 @@ class CollatedBatch(NamedTuple):
     bad: Sequence[int] = ()
     worker: int = 0
     at_once: bool = False
+    by_workers: bool = False
     nbytes: int | None = None  # of its tensors, where its maker knows without looking
     fresh: list[bool] | None = None  # which samples are not reused; None: as ordered
     dataset_state: DatasetState | None = None  # of the dataset behind this batch
