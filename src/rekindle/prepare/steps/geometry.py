@@ -149,6 +149,10 @@ class RandomRotation(ImageStep):
         self.fill = parameters.fill_colour("RandomRotation", fill)
         self.keeps_size = not expand
 
+    def compile_kernels(self) -> None:
+        if self.interpolation is InterpolationMode.NEAREST:
+            load_nearest_warp()
+
     def angle(self, uniforms: Uniforms) -> float:
         """The angle in degrees, counter-clockwise."""
         return random_between(uniforms[0], *self.degrees)
@@ -193,6 +197,10 @@ class RandomAffine(ImageStep):
         self.interpolation = parameters.interpolation_mode(name, interpolation, WARP_MODES)
         self.fill = parameters.fill_colour(name, fill)
         self.center = parameters.point(name, "center", center)
+
+    def compile_kernels(self) -> None:
+        if self.interpolation is InterpolationMode.NEAREST:
+            load_nearest_warp()
 
     def amounts(
         self, height: int, width: int, uniforms: Uniforms

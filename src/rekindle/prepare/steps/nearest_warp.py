@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import check_on_disk
 from rekindle.prepare.opencv import cv2
+from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.parameters import Fill
 from rekindle.prepare.steps.step import Image
 
@@ -35,11 +36,19 @@ _log = logging.getLogger("rekindle")
 
 def warp_nearest(image: Image, matrix: Matrix, size: tuple[int, int], fill: Fill) -> Image:
     """The image warped to this height and width, each pixel from the one nearest to it in the source."""
-    longest = max(*size, *image.shape)
-    if size[1] % _AT_ONCE or not min(size) or not 0 < image.size < _LARGEST or longest > _LONGEST:
-        return _by_opencv(image, matrix, size, fill)
-    warp = compiled_or_later(compile_nearest_warp) or _by_opencv
-    return warp(image, matrix, size, fill)
+    warp = compiled_or_later(compile_nearest_warp) if _fits(image, size) else None
+    return (warp or _by_opencv)(image, matrix, size, fill)
+
+
+def _fits(image: Image, size: tuple[int, int]) -> bool:
+    """Whether the kernel knows such images, and OpenCV leaves nothing over of a row."""
+    return (
+        is_rgb(image)
+        and size[1] % _AT_ONCE == 0
+        and min(size) > 0
+        and 0 < image.size < _LARGEST
+        and max(*size, *image.shape) <= _LONGEST
+    )
 
 
 def load_nearest_warp() -> None:
@@ -48,8 +57,16 @@ def load_nearest_warp() -> None:
 
 
 def compile_nearest_warp() -> Warp:
-    """Compile the kernel, or load it, and try it: what is rounded in another way than by OpenCV is not used."""
+    """Compile the kernel, or load it, and try it: what rounds in another way than OpenCV is not used."""
     check_on_disk(f"{__package__}.nearest_warp_kernel")
+    warp = _by_kernel()
+    if _warps_as_opencv(warp):
+        return warp
+    _log.info("OpenCV rounds coordinates in another way here: nearest-neighbour warps are its own.")
+    return _by_opencv
+
+
+def _by_kernel() -> Warp:
     from rekindle.prepare.steps import nearest_warp_kernel
 
     kernel = nearest_warp_kernel.warp()
@@ -61,10 +78,7 @@ def compile_nearest_warp() -> Warp:
         kernel(pixels, image.shape[0], image.shape[1], m, row, places, out.reshape(-1))
         return out
 
-    if _warps_as_opencv(warp):
-        return warp
-    _log.info("OpenCV rounds coordinates in another way here: nearest-neighbour warps are its own.")
-    return _by_opencv
+    return warp
 
 
 @lru_cache(maxsize=64)
@@ -74,7 +88,7 @@ def _background(fill: Fill, width: int) -> NDArray[np.uint8]:
 
 
 def _warps_as_opencv(warp: Warp) -> bool:
-    """Whether maps that put many pixels halfway between two, but for errors of rounding, come out the same."""
+    """Whether maps that put pixels halfway between two, but for errors of rounding, come out the same."""
     y, x = np.mgrid[:96, :128]
     image, fill, size = np.stack([x, y, x + y], axis=2).astype(np.uint8), (251, 252, 253), (96, 128)
     for step, shift in product((0.1, 0.3, 0.7, 1 / 3, 1 / 7, 1.1), (0.5, 0.4, -3.7, 1 / 3)):

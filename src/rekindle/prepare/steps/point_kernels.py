@@ -103,7 +103,10 @@ def stretch_values(
     if not changes:
         return False
     for number in range(whole):
-        block, out = values[number * BLOCK : (number + 1) * BLOCK], result[number * BLOCK : (number + 1) * BLOCK]
+        block, out = (
+            values[number * BLOCK : (number + 1) * BLOCK],
+            result[number * BLOCK : (number + 1) * BLOCK],
+        )
         for x in range(BLOCK):
             out[x] = np.uint8(np.int32(np.float64(np.int32(block[x])) * scale[x] - shift[x]))
     for x in range(len(values) - whole * BLOCK):

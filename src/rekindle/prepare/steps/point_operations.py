@@ -39,7 +39,9 @@ def look_up(image: Image, table: Table) -> Image:
     if compiled is None:
         by_channel = table if table.ndim == 2 else np.repeat(table[:, None], 3, axis=1)
         return cv2.LUT(image, np.ascontiguousarray(by_channel).reshape(1, 256, 3))  # type: ignore[return-value]
-    red, green, blue = np.ascontiguousarray(table.T) if table.ndim == 2 else (np.ascontiguousarray(table),) * 3
+    red, green, blue = (
+        np.ascontiguousarray(table.T) if table.ndim == 2 else (np.ascontiguousarray(table),) * 3
+    )
     result = np.empty_like(image)
     compiled(image.reshape(-1), red, green, blue, result.reshape(-1))
     return result
@@ -162,6 +164,7 @@ class PointStep(ImageStep):
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         return look_up(image, self.table(image))
+
 
 class Solarize(PointStep):
     """Invert all values of at least `threshold`."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rekindle.core.compile_later import compiled_or_later
 from rekindle.core.compiled_code import NO_ALLOCATION, kernel
 from rekindle.prepare.opencv import cv2
+from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps.step import Image
 
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ _log = logging.getLogger("rekindle")
 
 def blend_with_means(image: Image, weight: float, of_means: float, offset: float) -> Image:
     """weight · pixel + of_means · mean of 3 × 3 pixels + offset; what it gives for edge pixels is not set."""
-    blend = None
-    if image.flags.c_contiguous and image.shape[1] >= _NARROWEST and image.shape[0] > 2:
-        blend = compiled_or_later(compile_blend)
+    fits = is_rgb(image) and image.flags.c_contiguous and image.shape[1] >= _NARROWEST
+    blend = compiled_or_later(compile_blend) if fits else None
     return (blend or _by_opencv)(image, weight, of_means, offset)
 
 
@@ -42,7 +42,15 @@ def load_blend() -> None:
 
 
 def compile_blend() -> Blend:
-    """Compile the kernel, or load it, and try it: what rounds in another way than OpenCV does is not used."""
+    """Compile the kernel, or load it, and try it: what rounds in another way than OpenCV is not used."""
+    blend = _by_kernel()
+    if _blends_as_opencv(blend):
+        return blend
+    _log.info("OpenCV rounds sums of products in another way here: sharpness is its own.")
+    return _by_opencv
+
+
+def _by_kernel() -> Blend:
     write = _write()
 
     def blend(image: Image, weight: float, of_means: float, offset: float) -> Image:
@@ -51,14 +59,11 @@ def compile_blend() -> Blend:
         write(image.reshape(len(image), -1), weights, sums, result.reshape(len(image), -1))
         return result
 
-    if _blends_as_opencv(blend):
-        return blend
-    _log.info("OpenCV rounds sums of products in another way here: sharpness is its own.")
-    return _by_opencv
+    return blend
 
 
 def _blends_as_opencv(blend: Blend) -> bool:
-    """Whether sums that are close to halfway between two integers, but for errors of rounding, come out the same."""
+    """Whether sums that are halfway between two integers, but for errors of rounding, come out the same."""
     y, x = np.mgrid[:64, :64]
     noise = (x * 57 + y * 31) * (x * 13 + y) % 251
     image = np.stack([noise, noise[::-1] // 2 + 64, noise[:, ::-1] // 4 + 96], axis=2).astype(np.uint8)
