@@ -1,6 +1,8 @@
 """The compiled operations of augmentation policies, against plain formulas, and against what they replace."""
 
+import ctypes
 import itertools
+import mmap
 
 import cv2
 import numpy as np
@@ -138,12 +140,33 @@ def test_nothing_is_read_or_written_beside_the_pixels():
         assert (memory[-(9 * 64 * 3 // 2) :] == 123).all()
 
 
+def test_no_byte_beyond_the_image_is_read():
+    """The image ends where memory does: what is beyond cannot be read."""
+    libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
+    libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    pages = np.frombuffer(mmap.mmap(-1, 2 * page), dtype=np.uint8)
+    address = pages.ctypes.data + page
+    assert libc.mprotect(address, page, 0) == 0  # PROT_NONE
+    image = pages[page - 20 * 32 * 3 : page].reshape(20, 32, 3)
+    try:
+        for seed in range(80):
+            assert nearest_warp._by_kernel()(image, _matrix(seed), (40, 64), (0, 0, 0)).max() == 0
+        for matrix in (
+            [[0.3, 0.2, 20], [-0.2, 0.3, 15]],
+            [[-1, 0.1, 31], [0, -1, 19]],
+            [[1, 0, 0], [0.1, 1, 0]],
+        ):
+            assert nearest_warp._by_kernel()(image, np.array(matrix), (40, 64), (0, 0, 0)).max() == 0
+    finally:
+        libc.mprotect(address, page, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
 def test_where_opencv_rounds_in_another_way_its_own_warps_are_used(monkeypatch):
     real = nearest_warp._by_opencv
     monkeypatch.setattr(
         nearest_warp,
         "_by_opencv",
-        lambda image, m, size, fill: real(image, m + [[0, 0, 2e-5], [0, 0, 0]], size, fill),
+        lambda image, m, size, fill: real(image, m + 2e-5 * np.eye(2, 3, 2), size, fill),
     )
     assert nearest_warp.compile_nearest_warp() is nearest_warp._by_opencv
 

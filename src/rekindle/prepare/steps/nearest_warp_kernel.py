@@ -7,7 +7,7 @@ pixels come from that lie between two; so that is said here, and not left to the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 from llvmlite import ir
@@ -27,8 +27,8 @@ _ZERO, _THREE, _OUTSIDE = np.float32(0), np.float32(3), np.float32(-1)
 
 
 @intrinsic
-def _fused(typing: object, a: object, b: object, c: object) -> tuple[object, _Generate]:
-    """a · b + c, rounded once."""
+def _fuse(typing: object, a: object, b: object, c: object) -> tuple[object, _Generate]:
+    """One number times another, plus a third, rounded once."""
     del typing
     if (a, b, c) != (types.float32,) * 3:
         raise TypeError("three numbers of float32")
@@ -36,11 +36,11 @@ def _fused(typing: object, a: object, b: object, c: object) -> tuple[object, _Ge
     def generate(_: object, builder: ir.IRBuilder, __: object, arguments: Sequence[ir.Value]) -> ir.Value:
         return builder.fma(*arguments)
 
-    return types.float32(a, b, c), generate
+    return types.float32(*[types.float32] * 3), generate
 
 
 @intrinsic
-def _copy_word(typing: object, to: object, source: object) -> tuple[object, _Generate]:
+def _copy_four(typing: object, to: object, source: object) -> tuple[object, _Generate]:
     """Copy four bytes from one address to another."""
     del typing
     if (to, source) != (types.uint64,) * 2:
@@ -53,7 +53,28 @@ def _copy_word(typing: object, to: object, source: object) -> tuple[object, _Gen
         builder.store(loaded, new).align = 1
         return ir.Constant(ir.IntType(1), 1)
 
-    return types.boolean(to, source), generate
+    return types.boolean(*[types.uint64] * 2), generate
+
+
+@intrinsic
+def _copy_all(typing: object, to: object, source: object, count: object) -> tuple[object, _Generate]:
+    """Copy so many bytes from one address to another."""
+    del typing
+    if (to, source, count) != (types.uint64,) * 3:
+        raise TypeError("two addresses and a number of bytes, as uint64")
+
+    def generate(_: object, builder: ir.IRBuilder, __: object, arguments: Sequence[ir.Value]) -> ir.Value:
+        new, old = (builder.inttoptr(address, _BYTE.as_pointer()) for address in arguments[:2])
+        raw_memcpy(builder, new, old, arguments[2], 1)  # type: ignore[no-untyped-call]
+        return ir.Constant(ir.IntType(1), 1)
+
+    return types.boolean(*[types.uint64] * 3), generate
+
+
+# Without what numba adds.
+_fused = cast("Callable[[np.float32, np.float32, np.float32], np.float32]", _fuse)
+_copy_word = cast("Callable[[np.uint64, np.uint64], bool]", _copy_four)
+_copy_bytes = cast("Callable[[np.uint64, np.uint64, np.uint64], bool]", _copy_all)
 
 
 @part_of_kernels(error_model="numpy")
@@ -70,21 +91,6 @@ def _find_places(
         inside = (from_x >= _ZERO) & (from_x <= last_x) & (from_y >= _ZERO) & (from_y <= last_y)
         # An integer, since it is less than 2 to the power of 24.
         places[x] = np.int32(from_y * stride + from_x * _THREE if inside else _OUTSIDE)
-
-
-@intrinsic
-def _copy_bytes(typing: object, to: object, source: object, count: object) -> tuple[object, _Generate]:
-    """Copy so many bytes from one address to another."""
-    del typing
-    if (to, source, count) != (types.uint64,) * 3:
-        raise TypeError("two addresses and a number of bytes, as uint64")
-
-    def generate(_: object, builder: ir.IRBuilder, __: object, arguments: Sequence[ir.Value]) -> ir.Value:
-        new, old = (builder.inttoptr(address, _BYTE.as_pointer()) for address in arguments[:2])
-        raw_memcpy(builder, new, old, arguments[2], 1)
-        return ir.Constant(ir.IntType(1), 1)
-
-    return types.boolean(to, source, count), generate
 
 
 @part_of_kernels()

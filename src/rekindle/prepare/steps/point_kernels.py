@@ -1,4 +1,4 @@
-"""The compiled loops of point operations: they check nothing, and give what OpenCV and NumPy give without them."""
+"""The compiled loops of point operations: they check nothing, and give what OpenCV and NumPy give too."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def stretch_values(
         for x in range(channel, BLOCK, 3):
             low[channel], high[channel] = min(low[channel], low[x]), max(high[channel], high[x])
         darkest, extent = np.float64(low[channel]), np.float64(high[channel]) - np.float64(low[channel])
-        changes |= 0 < extent < 255
+        changes = changes or bool(0 < extent < 255)
         factor = 255.0 / extent if extent > 0 else 1.0
         for x in range(channel, BLOCK, 3):
             scale[x], shift[x] = factor, darkest * factor if extent > 0 else 0.0

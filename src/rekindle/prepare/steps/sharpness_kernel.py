@@ -30,7 +30,7 @@ _log = logging.getLogger("rekindle")
 
 
 def blend_with_means(image: Image, weight: float, of_means: float, offset: float) -> Image:
-    """weight · pixel + of_means · mean of 3 × 3 pixels + offset; what it gives for edge pixels is not set."""
+    """Pixels times `weight`, means of 3 × 3 times `of_means` and `offset`, added; edge pixels are not set."""
     fits = is_rgb(image) and image.flags.c_contiguous and image.shape[1] >= _NARROWEST
     blend = compiled_or_later(compile_blend) if fits else None
     return (blend or _by_opencv)(image, weight, of_means, offset)
