@@ -123,6 +123,24 @@ def test_warps_are_opencvs_whatever_does_them(height, width, columns, seed):
         assert np.array_equal(warped, nearest_warp._by_opencv(image, matrix, size, (5, 6, 7)))
 
 
+def test_rows_that_opencv_does_not_do_at_once_are_left_to_it():
+    """What its vectors leave over of a row is rounded in another way, which shows in pixels between two."""
+    image = _image(60, 70, 0, 255, 1)
+    for columns in range(33, 64):
+        for step, shift in itertools.product((0.1, 0.3, 0.7, 1.1), (0.5, 0.4, -3.7)):
+            matrix = np.array([[1 - step, step, shift], [-step, 1, 20 + shift]])
+            warped = nearest_warp.warp_nearest(image, matrix, (60, columns), (1, 2, 3))
+            assert np.array_equal(warped, nearest_warp._by_opencv(image, matrix, (60, columns), (1, 2, 3)))
+
+
+def test_pixels_halfway_between_two_come_from_the_even_one():
+    image = _image(3, 64, 0, 255, 1)
+    matrix, size = np.array([[1, 0, 0.5], [0, 1, 0]]), (3, 64)
+    warped = nearest_warp._by_kernel()(image, matrix, size, (1, 2, 3))
+    assert np.array_equal(warped[:, :63], image[:, [2 * ((x + 1) // 2) for x in range(63)]])
+    assert (warped[:, 63] == (1, 2, 3)).all()
+
+
 def test_nothing_is_read_or_written_beside_the_pixels():
     """The words that are copied are longer than a pixel."""
     kernel = nearest_warp_kernel.warp()
@@ -315,6 +333,18 @@ def test_sharpness_is_opencvs_whatever_does_it(height, width, factor, seed):
     for image in _views(_image(height, width, 0, 255, seed)):
         sharpened = adjust_sharpness(image, factor)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharpness_kernel, "compiled_or_later", lambda *_: None)
+            assert np.array_equal(sharpened, adjust_sharpness(image, factor))
+
+
+@pytest.mark.parametrize("width", range(3, 40))
+def test_narrow_images_are_sharpened_by_opencv_in_one_piece(width):
+    """What its vectors leave over of an image is rounded in another way: the last row, at most, which stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        for height, difference in itertools.product((3, 4, 5, 7), range(5, 60)):
+            image, factor = _image(height, width, 0, 255, difference), 1 - 1.0001 / difference * 13 / 9
+            patch.undo()
+            sharpened = adjust_sharpness(image, factor)
             patch.setattr(sharpness_kernel, "compiled_or_later", lambda *_: None)
             assert np.array_equal(sharpened, adjust_sharpness(image, factor))
 
