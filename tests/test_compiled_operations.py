@@ -339,7 +339,7 @@ def test_sharpness_is_opencvs_whatever_does_it(height, width, factor, seed):
 
 @pytest.mark.parametrize("width", range(3, 40))
 def test_narrow_images_are_sharpened_by_opencv_in_one_piece(width):
-    """What its vectors leave over of an image is rounded in another way: the last row, at most, which stays."""
+    """What its vectors leave over is rounded in another way: at most the last row, which stays."""
     with pytest.MonkeyPatch.context() as patch:
         for height, difference in itertools.product((3, 4, 5, 7), range(5, 60)):
             image, factor = _image(height, width, 0, 255, difference), 1 - 1.0001 / difference * 13 / 9
