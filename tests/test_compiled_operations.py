@@ -337,18 +337,6 @@ def test_sharpness_is_opencvs_whatever_does_it(height, width, factor, seed):
             assert np.array_equal(sharpened, adjust_sharpness(image, factor))
 
 
-@pytest.mark.parametrize("width", range(3, 40))
-def test_narrow_images_are_sharpened_by_opencv_in_one_piece(width):
-    """What its vectors leave over is rounded in another way: at most the last row, which stays."""
-    with pytest.MonkeyPatch.context() as patch:
-        for height, difference in itertools.product((3, 4, 5, 7), range(5, 60)):
-            image, factor = _image(height, width, 0, 255, difference), 1 - 1.0001 / difference * 13 / 9
-            patch.undo()
-            sharpened = adjust_sharpness(image, factor)
-            patch.setattr(sharpness_kernel, "compiled_or_later", lambda *_: None)
-            assert np.array_equal(sharpened, adjust_sharpness(image, factor))
-
-
 def test_where_opencv_rounds_sums_in_another_way_its_own_sharpness_is_used(monkeypatch):
     def rounds_twice(image, weight, of_means, offset):
         weight, of_means, offset = (np.float32(number) for number in (weight, of_means, offset))
