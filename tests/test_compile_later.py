@@ -21,14 +21,22 @@ import warm_python
 from rekindle.core import compile_later, compiled_code, compiled_rng
 from rekindle.prepare import compiled_units, fused_kernel, resized_crop_units
 from rekindle.prepare.compiled_units import CompiledUnits
-from rekindle.prepare.steps import antialiased_resize, bilinear_rows, point_operations
+from rekindle.prepare.steps import (
+    antialiased_resize,
+    bilinear_rows,
+    nearest_warp,
+    point_kernels,
+    point_operations,
+    sharpness_kernel,
+)
 from waiting import eventually
 
 T = rk.transforms
 STEPS = [T.RandomResizedCrop(9), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3)]
 KERNELS = [
     (compiled_rng._fill,), (fused_kernel.compile_normalize, True), (fused_kernel.compile_normalize, False),
-    (antialiased_resize._sum_bilinear,), (point_operations._look_up,), (point_operations._count_values,),
+    (antialiased_resize._sum_bilinear,), (point_kernels.look_up_values,), (point_kernels.equalize_values,),
+    (point_kernels.stretch_values,), (nearest_warp.compile_nearest_warp,), (sharpness_kernel.compile_blend,),
 ]  # fmt: skip
 
 
@@ -46,7 +54,8 @@ def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (compiled_rng, fused_kernel, antialiased_resize, point_operations):
+    modules = compiled_rng, fused_kernel, antialiased_resize, point_operations, nearest_warp, sharpness_kernel
+    for module in modules:
         monkeypatch.setattr(module, "compiled_or_later", lambda *_, **__: None)
     monkeypatch.setattr(CompiledUnits, "is_ready", lambda _: False)
 

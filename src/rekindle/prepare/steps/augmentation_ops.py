@@ -12,15 +12,17 @@ from typing import NamedTuple
 
 import torch
 
-from rekindle.prepare.steps.blur_and_sharpness import adjust_sharpness
+from rekindle.prepare.steps.blur_and_sharpness import Sharpness, adjust_sharpness
 from rekindle.prepare.steps.colour import adjust_brightness, adjust_contrast, adjust_saturation
 from rekindle.prepare.steps.geometry import Matrix, affine, affine_matrix, rotate, rotation_matrix
+from rekindle.prepare.steps.nearest_warp import load_nearest_warp
 from rekindle.prepare.steps.parameters import Fill, InterpolationMode
 from rekindle.prepare.steps.point_operations import (
+    AutoContrast,
+    Equalize,
     autocontrast,
     equalize_table,
     invert,
-    load_tables,
     look_up,
     posterize,
     solarize,
@@ -105,7 +107,9 @@ def distinct_outcomes(space: Space, bins: int) -> int:
 
 def compile_operations() -> None:
     """Compile what the operations need, or load it."""
-    load_tables(counts=True)
+    for step in (AutoContrast(), Equalize(), Sharpness(0)):
+        step.compile_kernels()
+    load_nearest_warp()
 
 
 def perform(image: Image, name: str, magnitude: float, mode: InterpolationMode, fill: Fill) -> Image:

@@ -12,6 +12,7 @@ from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.colour import TRUNCATE
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep
+from rekindle.prepare.steps.sharpness_kernel import blend_with_means, load_blend
 from rekindle.prepare.steps.step import Image, Uniforms, random_between
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], dtype=np.float32) / 13  # Pillow's
@@ -35,13 +36,13 @@ def adjust_sharpness(image: Image, factor: float) -> Image:
         return image
     rest = 1 - factor
     if factor > _STRONG:
-        result = cv2.addWeighted(image, factor, cv2.filter2D(image, -1, _SMOOTH), rest, TRUNCATE)
+        smooth = cv2.filter2D(image, -1, _SMOOTH)
+        result: Image = cv2.addWeighted(image, factor, smooth, rest, TRUNCATE)  # type: ignore[assignment]
     else:
-        mean = cv2.blur(image, (3, 3))
-        result = cv2.addWeighted(image, factor + rest * 4 / 13, mean, rest * 9 / 13, TRUNCATE)
+        result = blend_with_means(image, factor + rest * 4 / 13, rest * 9 / 13, TRUNCATE)
     result[0], result[-1] = image[0], image[-1]
     result[:, 0], result[:, -1] = image[:, 0], image[:, -1]
-    return result  # type: ignore[return-value]
+    return result
 
 
 class GaussianBlur(ImageStep):
@@ -78,6 +79,9 @@ class Sharpness(ImageStep):
     def __init__(self, sharpness_factor: float) -> None:
         self.sharpness_factor = parameters.number("Sharpness", "sharpness_factor", sharpness_factor, 0)
 
+    def compile_kernels(self) -> None:
+        load_blend()
+
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         return adjust_sharpness(image, self.sharpness_factor)
 
@@ -90,6 +94,9 @@ class RandomAdjustSharpness(ChanceStep):
             "RandomAdjustSharpness", "sharpness_factor", sharpness_factor, 0
         )
         super().__init__(p)
+
+    def compile_kernels(self) -> None:
+        load_blend()
 
     def change(self, image: Image) -> Image:
         return adjust_sharpness(image, self.sharpness_factor)

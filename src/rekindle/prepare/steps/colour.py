@@ -19,7 +19,8 @@ from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep
 from rekindle.prepare.steps.step import Image, Uniforms, random_between, random_integer
 
-_GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow converts to "L"
+_PARTS = (0.299, 0.587, 0.114)  # of grey: ITU-R 601-2, as Pillow converts to "L"
+_GREY = np.array(_PARTS)
 TRUNCATE = -0.4999  # OpenCV rounds to the nearest value, Pillow's blend truncates
 _ORDERS = tuple(permutations(range(4)))
 
@@ -28,17 +29,29 @@ Matrix: TypeAlias = NDArray[np.float32]  # 3 × 4: a pixel's new colours from it
 
 def brightness_matrix(factor: float) -> Matrix:
     """Colours `factor` times as bright."""
-    return _matrix(np.eye(3) * factor)
+    return _scaling(factor, 0.0)
 
 
 def contrast_matrix(factor: float, mean: int = 0) -> Matrix:
     """`factor` times the distance of each value from the mean grey."""
-    return _matrix(np.eye(3) * factor, (1 - factor) * mean)
+    return _scaling(factor, (1 - factor) * mean)
 
 
 def saturation_matrix(factor: float) -> Matrix:
     """`factor` times the distance of each colour from its grey. For 0, use `grey`."""
-    return _matrix(np.eye(3) * factor + (1 - factor) * _GREY)
+    red, green, blue = ((1 - factor) * part for part in _PARTS)
+    rows = [
+        [factor + red, green, blue, TRUNCATE],
+        [red, factor + green, blue, TRUNCATE],
+        [red, green, factor + blue, TRUNCATE],
+    ]
+    return np.array(rows, dtype=np.float32)
+
+
+def _scaling(factor: float, offset: float) -> Matrix:
+    offset += TRUNCATE
+    rows = [[factor, 0.0, 0.0, offset], [0.0, factor, 0.0, offset], [0.0, 0.0, factor, offset]]
+    return np.array(rows, dtype=np.float32)
 
 
 def hue_offset(shift: float) -> int:
@@ -74,13 +87,6 @@ def adjust_hue(image: Image, shift: float) -> Image:
 def grey(image: Image) -> Image:
     """The grey values of the image, in three equal channels."""
     return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)  # type: ignore[return-value]
-
-
-def _matrix(colours: NDArray[np.float64], offset: float = 0.0) -> Matrix:
-    matrix = np.empty((3, 4), dtype=np.float32)
-    matrix[:, :3] = colours
-    matrix[:, 3] = offset + TRUNCATE
-    return matrix
 
 
 _ADJUSTMENTS = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)

@@ -18,6 +18,7 @@ from rekindle.prepare.opencv import cv2
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.crop_window import crop_with_border
 from rekindle.prepare.steps.image_step import ImageStep
+from rekindle.prepare.steps.nearest_warp import load_nearest_warp, warp_nearest
 from rekindle.prepare.steps.parameters import Fill, FillArgument, InterpolationArgument, InterpolationMode
 from rekindle.prepare.steps.step import Image, Uniforms, random_between
 
@@ -26,7 +27,6 @@ Matrix = tuple[float, float, float, float, float, float]
 WARP_MODES = (InterpolationMode.NEAREST, InterpolationMode.BILINEAR, InterpolationMode.BICUBIC)
 _TIE = 1 / 1024  # the resolution of OpenCV's coordinates
 _FLAGS = {
-    InterpolationMode.NEAREST: cv2.INTER_NEAREST,
     InterpolationMode.BILINEAR: cv2.INTER_LINEAR,
     InterpolationMode.BICUBIC: cv2.INTER_CUBIC,
 }
@@ -55,8 +55,10 @@ def warp(
 ) -> Image:
     """The image warped by the matrix; `fill` where that falls outside the source."""
     height, width = size or image.shape[:2]
-    flags = _FLAGS[mode] | cv2.WARP_INVERSE_MAP
     m = between_centres(matrix, mode)
+    if mode is InterpolationMode.NEAREST:
+        return warp_nearest(image, m, (height, width), fill)
+    flags = _FLAGS[mode] | cv2.WARP_INVERSE_MAP
     return cv2.warpAffine(image, m, (width, height), flags=flags, borderValue=fill)  # type: ignore[return-value]
 
 
@@ -147,6 +149,10 @@ class RandomRotation(ImageStep):
         self.fill = parameters.fill_colour("RandomRotation", fill)
         self.keeps_size = not expand
 
+    def compile_kernels(self) -> None:
+        if self.interpolation is InterpolationMode.NEAREST:
+            load_nearest_warp()
+
     def angle(self, uniforms: Uniforms) -> float:
         """The angle in degrees, counter-clockwise."""
         return random_between(uniforms[0], *self.degrees)
@@ -191,6 +197,10 @@ class RandomAffine(ImageStep):
         self.interpolation = parameters.interpolation_mode(name, interpolation, WARP_MODES)
         self.fill = parameters.fill_colour(name, fill)
         self.center = parameters.point(name, "center", center)
+
+    def compile_kernels(self) -> None:
+        if self.interpolation is InterpolationMode.NEAREST:
+            load_nearest_warp()
 
     def amounts(
         self, height: int, width: int, uniforms: Uniforms

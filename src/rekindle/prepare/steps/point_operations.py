@@ -10,22 +10,19 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compile_later import compiled_or_later
-from rekindle.core.compiled_code import kernel
 from rekindle.errors import ArgumentError
 from rekindle.prepare.opencv import cv2
 from rekindle.prepare.rgb import is_rgb
 from rekindle.prepare.steps import parameters
 from rekindle.prepare.steps.image_step import ChanceStep, ImageStep
+from rekindle.prepare.steps.point_kernels import BLOCK, equalize_values, look_up_values, stretch_values
 from rekindle.prepare.steps.step import Image, Uniforms
-
-if TYPE_CHECKING:
-    from numba.core.typing.templates import Signature
 
 Table: TypeAlias = NDArray[np.uint8]  # 256 values for all channels, or 256 × 3
 
@@ -38,14 +35,15 @@ def look_up(image: Image, table: Table) -> Image:
     """The image with each value replaced by its entry in the table."""
     _check(image)
     image = np.ascontiguousarray(image)
-    by_channel = np.ascontiguousarray(
-        table if table.shape == (256, 3) else np.broadcast_to(table[:, None], (256, 3))
-    )
-    compiled = compiled_or_later(_look_up)
+    compiled = compiled_or_later(look_up_values)
     if compiled is None:
-        return cv2.LUT(image, by_channel.reshape(1, 256, 3))  # type: ignore[return-value]
+        by_channel = table if table.ndim == 2 else np.repeat(table[:, None], 3, axis=1)
+        return cv2.LUT(image, np.ascontiguousarray(by_channel).reshape(1, 256, 3))  # type: ignore[return-value]
+    red, green, blue = (
+        np.ascontiguousarray(table.T) if table.ndim == 2 else (np.ascontiguousarray(table),) * 3
+    )
     result = np.empty_like(image)
-    compiled(image.reshape(-1, 3), by_channel, result.reshape(-1, 3))
+    compiled(image.reshape(-1), red, green, blue, result.reshape(-1))
     return result
 
 
@@ -57,41 +55,9 @@ def _check(image: Image) -> None:
         )
 
 
-def _look_up_signature() -> Signature:
-    from numba import types, uint8, void
-
-    pixels = types.Array(uint8, 2, "C", readonly=True)
-    return void(pixels, pixels, uint8[:, ::1])
-
-
-def _count_signature() -> Signature:
-    from numba import int64, types, uint8, void
-
-    return void(types.Array(uint8, 2, "C", readonly=True), int64[:, ::1])
-
-
-# Up to twice as fast as OpenCV's `LUT` and NumPy's `bincount`, which do the same until these are compiled.
-@kernel(_look_up_signature)
-def _look_up(pixels: NDArray[np.uint8], table: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:
-    for i in range(pixels.shape[0]):
-        result[i, 0] = table[pixels[i, 0], 0]
-        result[i, 1] = table[pixels[i, 1], 1]
-        result[i, 2] = table[pixels[i, 2], 2]
-
-
-@kernel(_count_signature)
-def _count_values(pixels: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
-    for i in range(pixels.shape[0]):
-        counts[0, pixels[i, 0]] += 1
-        counts[1, pixels[i, 1]] += 1
-        counts[2, pixels[i, 2]] += 1
-
-
-def load_tables(counts: bool = False) -> None:
-    """Load what looks up values (and `counts` them), if it is compiled: before there are workers."""
-    compiled_or_later(_look_up)
-    if counts:
-        compiled_or_later(_count_values)
+def load_tables() -> None:
+    """Load what looks up values, if it is compiled: before there are workers."""
+    compiled_or_later(look_up_values)
 
 
 @lru_cache(maxsize=512)
@@ -132,20 +98,28 @@ def _stretched(low: int, high: int) -> Table:
 
 def autocontrast(image: Image) -> Image:
     """The image with each channel stretched to the range from 0 to 255; itself if all of them have it."""
-    table = autocontrast_table(image)
-    return image if (table == _VALUES[:, None]).all() else look_up(image, table)
+    _check(image)
+    stretch = compiled_or_later(stretch_values)
+    if stretch is None:
+        table = autocontrast_table(image)
+        return image if (table == _VALUES[:, None]).all() else look_up(image, table)
+    result = np.empty(image.shape, dtype=np.uint8)
+    extremes, numbers = np.empty((2, BLOCK), dtype=np.uint8), np.empty((2, BLOCK), dtype=np.float64)
+    changes = stretch(np.ascontiguousarray(image).reshape(-1), extremes, numbers, result.reshape(-1))
+    return result if changes else image
 
 
 def equalize_table(image: Image) -> Table:
     """The values of each channel become about equally frequent."""
     _check(image)
     counts = np.zeros((3, 256), dtype=np.int64)
-    compiled = compiled_or_later(_count_values)
-    if compiled is None:
-        for channel, to in zip(cv2.split(image), counts, strict=True):
-            to[:] = np.bincount(channel.reshape(-1), minlength=256)
-    else:
-        compiled(np.ascontiguousarray(image).reshape(-1, 3), counts)
+    equalize = compiled_or_later(equalize_values)
+    if equalize is not None:
+        tables = np.empty((3, 256), dtype=np.uint8)
+        equalize(np.ascontiguousarray(image).reshape(-1, 3), counts, tables)
+        return tables.T
+    for channel, to in zip(cv2.split(image), counts, strict=True):
+        to[:] = np.bincount(channel.reshape(-1), minlength=256)
     brightest = 255 - (counts[:, ::-1] > 0).argmax(axis=1)
     # Of a channel that has one value only, that is all pixels: its step is 0, and nothing is changed.
     steps = (image.size // 3 - counts[_CHANNELS, brightest[:, None]]) // 255
@@ -190,10 +164,6 @@ class PointStep(ImageStep):
 
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         return look_up(image, self.table(image))
-
-    def compile_kernels(self) -> None:
-        if self.needs_image:
-            load_tables(counts=isinstance(self, Equalize))
 
 
 class Solarize(PointStep):
@@ -243,6 +213,9 @@ class AutoContrast(PointStep):
         assert image is not None
         return autocontrast_table(image)
 
+    def compile_kernels(self) -> None:
+        compiled_or_later(stretch_values)
+
     def apply(self, image: Image, uniforms: Uniforms) -> Image:
         return autocontrast(image)
 
@@ -255,6 +228,10 @@ class Equalize(PointStep):
     def table(self, image: Image | None = None) -> Table:
         assert image is not None
         return equalize_table(image)
+
+    def compile_kernels(self) -> None:
+        load_tables()
+        compiled_or_later(equalize_values)
 
 
 class _RandomPointStep(ChanceStep):
