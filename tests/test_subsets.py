@@ -1,5 +1,6 @@
 """`torch.utils.data.Subset` of a native dataset: native too, keyed by the index in the subset."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,26 @@ def test_other_subsets_are_unchanged(folder: Any) -> None:
         assert for_workers(dataset) is dataset
         assert as_native(dataset) is None
     assert [batch.tolist() for batch in load(Subset(range(9), [4, 2]))] == [[4, 2]]
+
+
+@pytest.mark.parametrize("mask", [np.arange(9) < 2, torch.arange(9) < 2, [True, False]], ids=type)
+def test_a_mask_is_refused(mask: Any) -> None:
+    images = rk.ArrayImages(np.zeros((9, 4, 4, 3), dtype=np.uint8), range(9), [T.ToTensor()])
+    with pytest.raises(rk.ArgumentError, match=r"a mask, .* mask.nonzero\(\)\[0\]"):
+        rk.DataLoader(Subset(images, mask))
+
+
+@pytest.mark.parametrize("indices", [np.array([2.7, 3.9]), [[1], [2]], [[1], [2, 3]]], ids=repr)
+def test_indices_that_are_no_integers_mean_what_they_mean_without_a_loader(indices: Any) -> None:
+    images = rk.ArrayImages(np.zeros((9, 4, 4, 3), dtype=np.uint8), range(9), [T.ToTensor()])
+    dataset = Subset(images, indices)
+    with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever Python says of it
+        dataset[0]
+    with pytest.raises(expected.type, match=re.escape(str(expected.value).partition(":")[0])):
+        next(iter(rk.DataLoader(dataset)))
+
+
+def test_a_subset_by_keys_is_the_same_as_without_a_loader() -> None:
+    images = rk.ArrayImages(np.zeros((9, 4, 4, 3), dtype=np.uint8), range(9), [T.ToTensor()])
+    (batch,) = rk.DataLoader(Subset(images, {0: 7, 1: 3}), batch_size=2)  # type: ignore[arg-type]
+    assert batch[1].tolist() == [7, 3]

@@ -27,7 +27,7 @@ from rekindle.prepare.array_images import ArrayImages
 from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.prepare.native_concat import NativeConcat, check_one_transform
 from rekindle.prepare.native_images import NativeImages, Transform
-from rekindle.prepare.native_subset import NativeSubset
+from rekindle.prepare.native_subset import NativeSubset, integers_of
 from rekindle.prepare.steps.step import Uniforms, Value
 from rekindle.prepare.translated import TranslatedDataset
 
@@ -130,7 +130,8 @@ def as_native(dataset: object) -> NativeDataset | None:
         return dataset
     if isinstance(dataset, Subset):
         inner = as_native(dataset.dataset) if is_torchs(dataset) else None
-        return None if inner is None else NativeSubset(inner, dataset.indices)
+        indices = None if inner is None else integers_of(dataset)
+        return None if inner is None or indices is None else NativeSubset(inner, indices)
     if isinstance(dataset, ConcatDataset):
         return _native_concat(dataset) if is_torchs(dataset) else None
     if isinstance(dataset, NativeImages) and is_unmodified(dataset) and dataset.has_steps:

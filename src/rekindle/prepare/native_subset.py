@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Subset
 
-from rekindle.errors import DecodeError
+from rekindle.core.samples import Sample
+from rekindle.errors import ArgumentError, DecodeError
 from rekindle.fetch.source import Stored
 from rekindle.prepare.steps.step import Uniforms, Value
 
@@ -19,6 +22,21 @@ if TYPE_CHECKING:
     from rekindle.prepare.native import NativeDataset
     from rekindle.prepare.native_images import Transform
     from rekindle.prepare.pipeline import Pipeline
+
+
+def integers_of(subset: Subset[Sample]) -> NDArray[np.int64] | None:
+    """The indices of a subset; None if they are no list of integers. ArgumentError for a mask."""
+    try:
+        array = np.asarray(subset.indices)
+    except (TypeError, ValueError):  # lists of several lengths, say
+        return None
+    if array.dtype == bool:
+        raise ArgumentError(
+            f"Subset: its indices are a mask, {reprlib.repr(subset.indices)}, of which each False would be "
+            "sample 0 and each True sample 1. Give the places: mask.nonzero()[0]."
+        )
+    plain = array.ndim == 1 and (array.dtype.kind in "iu" or not array.size)
+    return array.astype(np.int64, copy=False) if plain else None
 
 
 class NativeSubset:

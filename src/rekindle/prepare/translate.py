@@ -15,7 +15,7 @@ from rekindle.prepare.foreign_datasets import ForeignImages, look_into
 from rekindle.prepare.image_dataset import ImageDataset
 from rekindle.prepare.native import NativeDataset, as_native, follow_transforms, is_torchs
 from rekindle.prepare.native_concat import NativeConcat, check_one_transform
-from rekindle.prepare.native_subset import NativeSubset
+from rekindle.prepare.native_subset import NativeSubset, integers_of
 from rekindle.prepare.steps.same_steps import are_same_steps
 from rekindle.prepare.translated import TranslatedDataset
 
@@ -82,6 +82,9 @@ def _translated(dataset: object, where: str, problems: list[str]) -> Any:
             problems.append(f"{where}{type(dataset).__qualname__} gives its samples in a way of its own")
             return None
         if isinstance(dataset, Subset):
+            if integers_of(dataset) is None:
+                problems.append(f"{where}Subset: its indices are no list of integers")
+                return None
             inner = _translated(dataset.dataset, f"{where}Subset: ", problems)
             return None if problems else Subset(inner, dataset.indices)
         return _concatenated(dataset, where, problems)
