@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import sys
 import threading
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rekindle.core.ownership import is_trusted
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+_PACKAGE: Final = __name__.partition(".")[0]
 
 # An option for functions that slice arrays in their loops. Numba counts references to each slice, by atomic
 # additions that take as long as the work on a short row. With this it does not, and nothing can be allocated.
@@ -176,13 +179,29 @@ def _sources(function: Any) -> set[str]:
             value = one.__globals__.get(name)
             value = getattr(value, "py_func", value)  # of a function that is compiled
             module = sys.modules.get(getattr(value, "__module__", None) or "")
-            if module is None or module.__name__.partition(".")[0] != __name__.partition(".")[0]:
+            if module is None or module.__name__.partition(".")[0] != _PACKAGE:
+                found.update(_files_that_give(name, value, one.__code__.co_filename))
                 continue
             if isinstance(value, FunctionType):
                 left.append(value)
             else:  # An enumeration, say.
                 found.add(str(module.__file__))
     return found
+
+
+def _files_that_give(name: str, value: object, file: str) -> Iterator[str]:
+    """The files of the package that a file takes a constant from: it does not say itself where it is from."""
+    if value is not None and not isinstance(value, ModuleType):
+        for module in _imported(file):
+            if getattr(module, name, None) is value:
+                yield str(module.__file__)
+
+
+@cache
+def _imported(file: str) -> list[ModuleType]:
+    """The modules of the package that a file imports names from."""
+    names = re.findall(rf"^from ({_PACKAGE}[\w.]*) import", Path(file).read_text(), re.MULTILINE)
+    return [sys.modules[name] for name in names if name in sys.modules]
 
 
 @cache

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiler import part_of_kernels
-from rekindle.prepare.decode.baseline_jpeg.huffman import Bytes
+from rekindle.prepare.decode.baseline_jpeg.code_tables import Bytes
 from rekindle.prepare.decode.baseline_jpeg.integers import I16, I32, U8, U64
 
 Sums: TypeAlias = NDArray[np.int16]

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiler import part_of_kernels
-from rekindle.prepare.decode.baseline_jpeg.huffman import ZIGZAG, Bytes, Tables, fill_table
+from rekindle.prepare.decode.baseline_jpeg.code_tables import (
+    Bytes,
+    Steps,
+    Tables,
+    fill_steps,
+    fill_table,
+)
+from rekindle.prepare.decode.baseline_jpeg.huffman import ZIGZAG
 from rekindle.prepare.decode.baseline_jpeg.integers import I64
 
 Fields: TypeAlias = NDArray[np.int64]
@@ -44,7 +51,8 @@ class Field(IntEnum):
     PLANES = 18  # where the samples of each component are kept
     STRIDES = 21  # how many a row
     COMPONENTS = 24  # one, if the image is grey, or three
-    SIZE = 25
+    LAST_DC = 25  # of each component
+    SIZE = 28
 
 
 @part_of_kernels()
@@ -53,7 +61,7 @@ def _number(data: Bytes, at: int) -> int:
 
 
 @part_of_kernels()
-def read_header(data: Bytes, fields: Fields, tables: Tables, quantizers: Quantizers) -> bool:
+def read_header(data: Bytes, fields: Fields, tables: Tables, steps: Steps, quantizers: Quantizers) -> bool:
     """Read all up to the pixels; False if this is a JPEG of another kind, or damaged."""
     at = 2
     framed = False
@@ -78,7 +86,7 @@ def read_header(data: Bytes, fields: Fields, tables: Tables, quantizers: Quantiz
                 return False
             present |= found
         elif marker == 0xC4:
-            found = _read_codes(data, begin, end, tables)
+            found = _read_codes(data, begin, end, tables, steps)
             if found == 0:
                 return False
             present |= found
@@ -133,7 +141,7 @@ def _read_quantizers(data: Bytes, at: int, end: int, quantizers: Quantizers) -> 
 
 
 @part_of_kernels()
-def _read_codes(data: Bytes, at: int, end: int, tables: Tables) -> int:
+def _read_codes(data: Bytes, at: int, end: int, tables: Tables, steps: Steps) -> int:
     found = 0
     while at + 17 <= end:
         kind, number = I64(data[at]) >> 4, I64(data[at]) & 15
@@ -146,6 +154,8 @@ def _read_codes(data: Bytes, at: int, end: int, tables: Tables) -> int:
             return 0
         if not fill_table(data[first - 16 : first], data[first:at], kind, tables[4 * kind + number]):
             return 0
+        if kind:
+            fill_steps(tables[4 + number], symbols, steps[4], steps[number])
         found |= 16 << (4 * kind + number)
     return found if at == end else 0
 

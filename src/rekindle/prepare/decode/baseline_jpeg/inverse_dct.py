@@ -8,7 +8,7 @@ It is that of Loeffler, Ligtenberg and Moschytz (1989), in fixed point with 13 b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from llvmlite import ir
 from numba import types
@@ -96,52 +96,35 @@ def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     return rows
 
 
-@intrinsic
-def write_pixels(
-    typing: object, block: object, quantizers: object, out: object, row: object
-) -> tuple[object, _Generate]:
-    """Write the 8 × 8 pixels of a block; False if its numbers are larger than those of any photograph.
+def _write(builder: ir.IRBuilder, arguments: Sequence[ir.Value], lines: int) -> ir.Value:
+    """Code for a block whose coefficients are in this many first rows and columns: see `_writer`."""
+    from_block, from_quantizers, to, step = arguments
 
-    Takes addresses: of 64 coefficients of 16 bits, of what each is multiplied by, of the first pixel, and the
-    bytes from one row of pixels to the next.
-    """
-    del typing
-    if (block, quantizers, out, row) != (types.uint64,) * 4:
-        raise TypeError("addresses and a number of bytes, as uint64")
+    def numbers(address: ir.Value, line: int) -> _Numbers:
+        loaded = builder.load(_at(builder, address, line * 16, _SHORTS))
+        loaded.align = 2
+        return _Numbers(builder, builder.sext(loaded, _INTS))
 
-    def generate(
-        _context: object, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        from_block, from_quantizers, to, step = arguments
-
-        def numbers(address: ir.Value, kind: ir.Type, line: int) -> _Numbers:
-            loaded = builder.load(_at(builder, address, line * 8 * kind.element.width // 8, kind))
-            loaded.align = 2
-            return _Numbers(builder, loaded if kind is _INTS else builder.sext(loaded, _INTS))
-
-        rows = [
-            numbers(from_block, _SHORTS, line) * numbers(from_quantizers, _SHORTS, line) for line in range(8)
-        ]
-        beyond = _beyond(rows)
-        half = 1 << (_BITS - _FIRST_BITS - 1)
-        rows = [(value + half) >> (_BITS - _FIRST_BITS) for value in _transform(rows)]
-        beyond = beyond | _beyond(rows)
-        shorts = [builder.trunc(value.value, _SHORTS) for value in rows]
-        columns = [_Numbers(builder, builder.sext(value, _INTS)) for value in _transposed(builder, shorts)]
-        bits = _BITS + _FIRST_BITS + 3
-        middle = (128 << bits) + (1 << (bits - 1))
-        columns = [((value + middle) >> bits).clipped(0, 255) for value in _transform(columns)]
-        shorts = [builder.trunc(value.value, _SHORTS) for value in columns]
-        for value in _transposed(builder, shorts):
-            stored = builder.store(builder.trunc(value, _BYTES), _at(builder, to, 0, _BYTES))
-            stored.align = 1
-            to = builder.add(to, step)
-        whole = builder.bitcast(
-            builder.icmp_unsigned(">=", beyond.value, _constant(1 << (_LARGEST_BITS + 1))), _BYTE
-        )
-        return builder.icmp_unsigned("==", whole, ir.Constant(_BYTE, 0))
-
-    return types.boolean(*[types.uint64] * 4), generate
+    zeros = [_Numbers(builder, _constant(0))] * (8 - lines)
+    rows = [numbers(from_block, line) * numbers(from_quantizers, line) for line in range(lines)]
+    beyond = _beyond(rows)
+    half = 1 << (_BITS - _FIRST_BITS - 1)
+    rows = [(value + half) >> (_BITS - _FIRST_BITS) for value in _transform(rows + zeros)]
+    beyond = beyond | _beyond(rows)
+    shorts = [builder.trunc(value.value, _SHORTS) for value in rows]
+    columns = [_Numbers(builder, builder.sext(value, _INTS)) for value in _transposed(builder, shorts)]
+    bits = _BITS + _FIRST_BITS + 3
+    middle = (128 << bits) + (1 << (bits - 1))
+    columns = [((value + middle) >> bits).clipped(0, 255) for value in _transform(columns[:lines] + zeros)]
+    shorts = [builder.trunc(value.value, _SHORTS) for value in columns]
+    for value in _transposed(builder, shorts):
+        stored = builder.store(builder.trunc(value, _BYTES), _at(builder, to, 0, _BYTES))
+        stored.align = 1
+        to = builder.add(to, step)
+    whole = builder.bitcast(
+        builder.icmp_unsigned(">=", beyond.value, _constant(1 << (_LARGEST_BITS + 1))), _BYTE
+    )
+    return builder.icmp_unsigned("==", whole, ir.Constant(_BYTE, 0))
 
 
 def _beyond(rows: Sequence[_Numbers]) -> _Numbers:
@@ -154,3 +137,31 @@ def _beyond(rows: Sequence[_Numbers]) -> _Numbers:
 
 def _at(builder: ir.IRBuilder, address: ir.Value, offset: int, kind: ir.Type) -> ir.Value:
     return builder.inttoptr(builder.add(address, ir.Constant(address.type, offset)), kind.as_pointer())
+
+
+def _writer(lines: int) -> Callable[[int, int, int, int], bool]:
+    """What writes the 8 × 8 pixels of a block; False if numbers are larger than those of any photograph.
+
+    It takes addresses: of 64 coefficients of 16 bits, of what each is multiplied by, of the first pixel, and
+    the bytes from one row of pixels to the next. Only that many first rows and columns may have coefficients.
+    """
+
+    def write(
+        typing: object, block: object, quantizers: object, out: object, row: object
+    ) -> tuple[object, _Generate]:
+        del typing
+        if (block, quantizers, out, row) != (types.uint64,) * 4:
+            raise TypeError("addresses and a number of bytes, as uint64")
+
+        def generate(
+            _context: object, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
+            return _write(builder, arguments, lines)
+
+        return types.boolean(*[types.uint64] * 4), generate
+
+    return cast("Callable[[int, int, int, int], bool]", intrinsic(write))  # without what numba adds
+
+
+write_pixels = _writer(8)
+write_smooth_pixels = _writer(4)

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from rekindle.core.compiled_code import NO_ALLOCATION, check_compiled_code, kernel
 from rekindle.core.compiler import Signature, numba, part_of_kernels
+from rekindle.prepare.decode.baseline_jpeg.code_tables import ENTRIES, STEPS, Bytes, Steps, Tables
 from rekindle.prepare.decode.baseline_jpeg.colour import Sums, add_samples, repeat_grey, widen, write_rgb
 from rekindle.prepare.decode.baseline_jpeg.header import COMPONENTS, Field, Fields, Quantizers, read_header
-from rekindle.prepare.decode.baseline_jpeg.huffman import (
-    ENTRIES,
-    PADDING,
-    Bytes,
-    Coefficients,
-    Tables,
-    unstuff,
+from rekindle.prepare.decode.baseline_jpeg.huffman import PADDING
+from rekindle.prepare.decode.baseline_jpeg.units import (
+    MOST_BLOCKS,
+    Blocks,
+    find_units,
+    read_planes,
+    sample_at,
 )
-from rekindle.prepare.decode.baseline_jpeg.units import MOST_BLOCKS, find_units, read_planes, sample_at
+from rekindle.prepare.decode.baseline_jpeg.unstuff import unstuff
 
 check_compiled_code()
 
@@ -37,8 +38,9 @@ class Scratch(NamedTuple):
     coded: Bytes
     planes: Bytes
     tables: Tables
+    steps: Steps
     quantizers: Quantizers
-    blocks: Coefficients
+    blocks: Blocks
     ends: NDArray[np.int16]  # how far each of these goes
     sums: Sums
     chroma: Bytes  # a row of each, interpolated
@@ -53,14 +55,14 @@ def samples_of(height: int, width: int) -> int:
 def scratch_memory(nbytes: int, samples: int, width: int) -> Scratch:
     """Scratch memory for a JPEG of so many bytes, or fewer, and a box of so many samples and this width."""
     width += _AROUND
-    blocks = MOST_BLOCKS * (width // 8)
     return Scratch(
         np.empty(nbytes + PADDING, dtype=np.uint8),
         np.empty(samples, dtype=np.uint8),
         np.empty((8, ENTRIES), dtype=np.uint32),
+        np.empty((5, STEPS), dtype=np.uint32),
         np.empty((4, 64), dtype=np.int16),
-        np.empty(64 * blocks, dtype=np.int16),
-        np.empty(blocks, dtype=np.int16),
+        np.empty((MOST_BLOCKS, 64), dtype=np.int16),
+        np.empty(MOST_BLOCKS, dtype=np.int16),
         np.empty(width, dtype=np.int16),
         np.empty(2 * width, dtype=np.uint8),
         np.empty(Field.SIZE, dtype=np.int64),
@@ -70,8 +72,8 @@ def scratch_memory(nbytes: int, samples: int, width: int) -> Scratch:
 def _signature() -> Signature:
     number, byte, short = numba.int64, numba.uint8, numba.int16
     data = numba.types.Array(byte, 1, "C", readonly=True)
-    tables = numba.uint32[:, ::1], short[:, ::1]
-    scratch = byte[::1], byte[::1], *tables, short[::1], short[::1], short[::1], byte[::1], number[::1]
+    tables = numba.uint32[:, ::1], numba.uint32[:, ::1], short[:, ::1]
+    scratch = byte[::1], byte[::1], *tables, short[:, ::1], short[::1], short[::1], byte[::1], number[::1]
     return numba.boolean(data, *[number] * 6, *scratch, byte[::1])
 
 
@@ -87,8 +89,9 @@ def decode_box(
     coded: Bytes,
     planes: Bytes,
     tables: Tables,
+    steps: Steps,
     quantizers: Quantizers,
-    blocks: Coefficients,
+    blocks: Blocks,
     ends: NDArray[np.int16],
     sums: Sums,
     chroma: Bytes,
@@ -98,17 +101,18 @@ def decode_box(
     """Write the pixels of the box, row by row; False if another decoder has to."""
     if (
         tables.shape != (8, ENTRIES)
+        or steps.shape != (5, STEPS)
         or quantizers.shape != (4, 64)
         or fields.size != Field.SIZE
         or out.size != 3 * height * width
         or not (0 <= top < top + height <= image_height and 0 <= left < left + width <= image_width)
-        or not read_header(data, fields, tables, quantizers)
+        or not read_header(data, fields, tables, steps, quantizers)
         or fields[Field.HEIGHT] != image_height
         or fields[Field.WIDTH] != image_width
         or coded.size < data.size - fields[Field.PIXELS_AT] + PADDING
         or planes.size < find_units(fields, top, left, height, width)
-        or ends.size < MOST_BLOCKS * (fields[Field.RIGHT] - fields[Field.LEFT])
-        or blocks.size < 64 * ends.size
+        or ends.size < MOST_BLOCKS
+        or blocks.shape != (MOST_BLOCKS, 64)
         or sums.size < width + 4
         or chroma.size < 2 * (width + 4)
     ):
@@ -117,7 +121,7 @@ def decode_box(
     if marker_at != data.size - 2 or data[marker_at + 1] != 0xD9:
         return False
     coded[size : size + PADDING] = 0
-    if not read_planes(coded, size, fields, tables, quantizers, blocks, ends, planes):
+    if not read_planes(coded, size, fields, tables, steps, quantizers, blocks, ends, planes):
         return False
     half, skipped = chroma.size // 2, left & 1
     for y in range(top, top + height):

@@ -6,31 +6,27 @@ or 16 × 8, or 16 × 16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.compiler import part_of_kernels
-from rekindle.prepare.decode.baseline_jpeg.header import Field, Fields, Quantizers
-from rekindle.prepare.decode.baseline_jpeg.huffman import (
-    DAMAGED,
-    END_OF_BLOCK,
-    ZIGZAG,
-    Bytes,
-    Coefficients,
-    Tables,
-    read_block,
-)
+from rekindle.prepare.decode.baseline_jpeg.code_tables import END_OF_BLOCK, Bytes, Steps, Tables
+from rekindle.prepare.decode.baseline_jpeg.header import COMPONENTS, Field, Fields, Quantizers
+from rekindle.prepare.decode.baseline_jpeg.huffman import DAMAGED, ZIGZAG, read_block
 from rekindle.prepare.decode.baseline_jpeg.integers import I64, U64
-from rekindle.prepare.decode.baseline_jpeg.inverse_dct import write_pixels
+from rekindle.prepare.decode.baseline_jpeg.inverse_dct import write_pixels, write_smooth_pixels
+
+Blocks: TypeAlias = NDArray[np.int16]  # MOST_BLOCKS × 64
 
 MOST_BLOCKS: Final = 6  # of a unit
 _LARGEST_DC: Final = 2048
-_ONLY_DC: Final = 1 + END_OF_BLOCK  # how far a block without other coefficients goes
+_ONLY_DC: Final = END_OF_BLOCK  # how far a block without other coefficients goes
+_SMOOTH: Final = (
+    END_OF_BLOCK + 9
+)  # how far one goes whose others are among the first four of a row and column
 _EXTREMES: Final = 8192  # of what `write_pixels` takes
-_write = cast("Callable[[int, int, int, int], bool]", write_pixels)  # without what numba adds
 
 
 @part_of_kernels()
@@ -67,8 +63,9 @@ def read_planes(
     size: int,
     fields: Fields,
     tables: Tables,
+    steps: Steps,
     quantizers: Quantizers,
-    blocks: Coefficients,
+    blocks: Blocks,
     ends: NDArray[np.int16],
     planes: Bytes,
 ) -> bool:
@@ -76,90 +73,82 @@ def read_planes(
     across = -(-fields[Field.WIDTH] // (8 * fields[Field.ACROSS]))
     down = -(-fields[Field.HEIGHT] // (8 * fields[Field.DOWN]))
     left, right = fields[Field.LEFT], fields[Field.RIGHT]
-    of_first = fields[Field.ACROSS] * fields[Field.DOWN]
-    number = of_first + fields[Field.COMPONENTS] - 1
+    of_first = U64(fields[Field.ACROSS] * fields[Field.DOWN])
+    number = of_first + U64(fields[Field.COMPONENTS] - 1)
     at, ahead, known = U64(0), U64(0), U64(0)
-    dc0 = dc1 = dc2 = 0
+    fields[Field.LAST_DC : Field.LAST_DC + COMPONENTS] = 0
     for row in range(fields[Field.BOTTOM]):
         kept_row = row >= fields[Field.TOP]
-        if kept_row:
-            blocks[: 64 * number * (right - left)] = 0
-        to = 0
         for unit in range(across):
             kept = kept_row & (left <= unit < right)
             for one in range(number):
-                n = max(one - of_first + 1, 0)
+                n = U64(0) if one < of_first else one - of_first + U64(1)
                 if at > U64(size + 8):
                     return False
-                dc_table, ac_table = tables[fields[Field.DC + n]], tables[fields[Field.AC + n]]
-                block = blocks[64 * to : 64 * to + 64]
+                dc_table, ac = tables[U64(fields[U64(Field.DC) + n])], U64(fields[U64(Field.AC) + n])
+                ac_table, ac_steps = tables[ac], steps[ac - U64(4)]
+                block = blocks[one]
                 if kept:
+                    for place in range(U64(64)):
+                        block[place] = 0
                     at, ahead, known, difference, end = read_block(
-                        coded, at, ahead, known, dc_table, ac_table, ZIGZAG, block, True
+                        coded, at, ahead, known, dc_table, ac_table, ac_steps, ZIGZAG, block, True
                     )
                 else:
                     at, ahead, known, difference, end = read_block(
-                        coded, at, ahead, known, dc_table, ac_table, ZIGZAG, block, False
+                        coded, at, ahead, known, dc_table, ac_table, ac_steps, ZIGZAG, block, False
                     )
-                if end == DAMAGED:
-                    return False
-                if n == 0:
-                    dc0 += difference
-                    dc = dc0
-                elif n == 1:
-                    dc1 += difference
-                    dc = dc1
-                else:
-                    dc2 += difference
-                    dc = dc2
-                if not -_LARGEST_DC <= dc < _LARGEST_DC:
+                dc = fields[U64(Field.LAST_DC) + n] + difference
+                fields[U64(Field.LAST_DC) + n] = dc
+                if end == DAMAGED or not -_LARGEST_DC <= dc < _LARGEST_DC:
                     return False
                 if kept:
-                    block[0] = dc
-                    ends[to] = end
-                    to += 1
-        if kept_row and not _transform(blocks, ends, row - fields[Field.TOP], fields, quantizers, planes):
-            return False
-    left_over = 8 * size - I64(U64(8) * at - known)
+                    block[U64(0)] = dc
+                    ends[one] = end
+            if kept and not _transform(
+                blocks, ends, row - fields[Field.TOP], unit - left, fields, quantizers, planes
+            ):
+                return False
+    left_over = 8 * size - I64(U64(8) * at - (known & U64(63)))
     return left_over >= 0 and (fields[Field.BOTTOM] < down or left_over < 8)
 
 
-@part_of_kernels()
+@part_of_kernels(forceinline=True)
 def _transform(
-    blocks: Coefficients,
+    blocks: Blocks,
     ends: NDArray[np.int16],
     row: int,
+    unit: int,
     fields: Fields,
     quantizers: Quantizers,
     planes: Bytes,
 ) -> bool:
-    """Write the samples of a row of units; False if coefficients are larger than those of any photograph."""
-    across, down = fields[Field.ACROSS], fields[Field.DOWN]
+    """Write the samples of a unit; False if coefficients are larger than those of any photograph."""
+    across, down = U64(fields[Field.ACROSS]), U64(fields[Field.DOWN])
     of_first = across * down
-    number = of_first + fields[Field.COMPONENTS] - 1
-    for one in range(number):
-        n = max(one - of_first + 1, 0)
-        wide, tall, inside = (across, down, one) if n == 0 else (1, 1, 0)
-        stride = fields[Field.STRIDES + n]
-        quantizer = quantizers[fields[Field.QUANTIZERS + n]]
-        to = fields[Field.PLANES + n] + 8 * ((row * tall + inside // wide) * stride + inside % wide)
-        for unit in range(fields[Field.RIGHT] - fields[Field.LEFT]):
-            block = unit * number + one
-            if ends[block] == _ONLY_DC:
-                dc = I64(blocks[64 * block]) * I64(quantizer[0])
-                if not -_EXTREMES <= dc < _EXTREMES:
-                    return False
-                sample = min(max(((dc + 4) >> 3) + 128, 0), 255)
-                line = to
-                for _ in range(8):
-                    planes[line : line + 8] = sample
-                    line += stride
-            elif not _write(
-                U64(blocks.ctypes.data) + U64(128 * block),
-                U64(quantizer.ctypes.data),
-                U64(planes.ctypes.data) + U64(to),
-                U64(stride),
-            ):
+    for one in range(of_first + U64(fields[Field.COMPONENTS] - 1)):
+        n, y, x = one - of_first + U64(1), U64(row), U64(unit)
+        if one < of_first:
+            n, y, x = U64(0), y * down + (one >> (across - U64(1))), x * across + (one & (across - U64(1)))
+        stride = U64(fields[U64(Field.STRIDES) + n])
+        quantizer = quantizers[U64(fields[U64(Field.QUANTIZERS) + n])]
+        to = U64(fields[U64(Field.PLANES) + n]) + U64(8) * (y * stride + x)
+        if ends[one] == _ONLY_DC:
+            dc = I64(blocks[one, U64(0)]) * I64(quantizer[U64(0)])
+            if not -_EXTREMES <= dc < _EXTREMES:
                 return False
-            to += 8 * wide
+            sample = np.uint8(min(max(((dc + 4) >> 3) + 128, 0), 255))
+            for _ in range(8):
+                for x in range(U64(8)):
+                    planes[to + x] = sample
+                to += stride
+            continue
+        from_block = U64(blocks.ctypes.data) + U64(128) * one
+        from_quantizer, first = U64(quantizer.ctypes.data), U64(planes.ctypes.data) + to
+        if _ONLY_DC < ends[one] <= _SMOOTH:
+            inside = write_smooth_pixels(from_block, from_quantizer, first, stride)
+        else:
+            inside = write_pixels(from_block, from_quantizer, first, stride)
+        if not inside:
+            return False
     return True
