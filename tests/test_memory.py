@@ -15,6 +15,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import rekindle as rk
 from blocks import KINDS, RUNNERS, make
+from rekindle.run.slots import SlotPool
+from rekindle.run.window import Window
 from same import digest
 
 # Batches that are kept.
@@ -306,3 +308,14 @@ def test_a_dataset_goes_with_the_last_loader_of_it_and_waits_for_no_garbage_coll
         assert dataset_is_there() is None
     finally:
         gc.enable()
+
+
+def test_the_memory_of_batches_that_the_loop_held_is_used_again() -> None:
+    pool = SlotPool(Window(1, None, whole=False), shared=False)
+    slots = [pool.take(100) for _ in range(4)]  # two in flight, two that the loop holds
+    held = [pool.lease(slot) for slot in slots[2:]]
+    for slot in slots[:2]:
+        pool.give_back(slot)
+    held.clear()
+    assert {pool.take(100).number for _ in slots} == {slot.number for slot in slots}
+    pool.close()

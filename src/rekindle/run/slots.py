@@ -96,7 +96,8 @@ def _no_room(nbytes: int, error: OSError) -> OutOfMemoryError | OpenFilesError:
 class SlotPool:
     """Slots for batches; one is free again when no tensor refers to it.
 
-    One more slot than batches may be in flight is kept for later ones; the memory of others is released.
+    As many as batches may be in flight and held by the loop are kept for later ones; the memory of others is
+    released.
     """
 
     def __init__(self, window: Window, *, shared: bool = True) -> None:
@@ -121,7 +122,7 @@ class SlotPool:
 
     def give_back(self, slot: Slot) -> None:
         """Free a slot that no batch refers to."""
-        if self.closed or len(self.numbers) - self.leased > self._window.size + 1:
+        if self.closed or len(self.numbers) - self.leased > self._window.size + _HELD_BY_CONSUMER:
             self._drop(slot)
         else:
             self._free.append(slot)
