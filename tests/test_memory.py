@@ -311,8 +311,11 @@ def test_a_dataset_goes_with_the_last_loader_of_it_and_waits_for_no_garbage_coll
 
 
 def test_the_memory_of_batches_that_the_loop_held_is_used_again() -> None:
-    pool = SlotPool(Window(1, None, whole=False), shared=False)
-    slots = [pool.take(100) for _ in range(4)]  # two in flight, two that the loop holds
+    window = Window(1, None, whole=False)
+    window.note_batch(64, 64 << 20)
+    assert window.size == 2
+    pool = SlotPool(window, shared=False)
+    slots = [pool.take(100) for _ in range(window.size + 2)]  # two more, which the loop holds
     held = [pool.lease(slot) for slot in slots[2:]]
     for slot in slots[:2]:
         pool.give_back(slot)
