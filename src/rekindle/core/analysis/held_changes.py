@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from rekindle.core.analysis.bytecode import all_names, steps_of, with_inner
-from rekindle.core.analysis.followed_values import HELD, OWN, Call, Event, Follower, Read, Spent, Store, Value
+from rekindle.core.analysis.followed_code import Follower
+from rekindle.core.analysis.followed_values import HELD, OWN, Call, Event, Read, Spent, Store, Value
 from rekindle.core.analysis.object_state import attributes_of, is_library, mro_of, vars_of
+from rekindle.core.interrupts import is_interrupt
 
 
 def _public(*kinds: type) -> set[str]:
@@ -37,6 +39,7 @@ CHANGING_CONTAINERS = frozenset(
     }
     | {"byteswap", "fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort"}
 )  # fmt: skip
+_SAME_AGAIN = frozenset({"add", "setdefault"})
 _IN_PLACE_OPERATORS = frozenset(
     name
     for name in vars(operator)
@@ -85,7 +88,12 @@ def changes_what_is_held(near: list[object], functions: list[FunctionType], chan
         return True
     if not any(_may_change(one, changing) for one in functions):
         return False
-    return _Functions(near, functions, changing).change_anything()
+    try:
+        return _Functions(near, functions, changing).change_anything()
+    except Exception as error:  # Code or an object like none before: it may change anything.
+        if is_interrupt(error):
+            raise
+        return True
 
 
 def _goes_on(value: object) -> bool:
@@ -93,7 +101,7 @@ def _goes_on(value: object) -> bool:
     kind = type(value)
     if kind is BuiltinFunctionType:
         of = value.__self__  # type: ignore[attr-defined]
-        return type(of) in _KEEP and value.__name__ in CHANGING_CONTAINERS - {"add", "setdefault"}  # type: ignore[attr-defined]
+        return type(of) in _KEEP and value.__name__ in CHANGING_CONTAINERS - _SAME_AGAIN  # type: ignore[attr-defined]
     if issubclass(kind, torch.nn.Module):
         state = vars(value)
         names = state.get("_buffers") or ()
@@ -224,6 +232,8 @@ class _Functions:
             return True
         if name.startswith(_STATEFUL) and type(of.thing) is ModuleType:
             return True
+        if of.held == HELD and name in CHANGING_CONTAINERS - _SAME_AGAIN and self._is_container(of, name):
+            return True
         return of.held == HELD and (
             ((name in self.changing or IN_PLACE(name)) and not _is_code(of) and not self._is_self(of))
             or name in _OPERATORS
@@ -280,6 +290,11 @@ class _Functions:
         """Whether this is the object that a method is of: what its own methods do is looked at itself."""
         return value.of is None and value.path in ("self", "cls")
 
+    def _is_container(self, value: Value, method: str) -> bool:
+        """Whether this is known to be a container with such a method."""
+        kinds = self.kinds.get(value.name, ())
+        return any(issubclass(one, _KEEP) and hasattr(one, method) for one in kinds)
+
     def _is_mutable(self, value: Value) -> bool:
         kinds = self.kinds.get(value.name, ())
         return value.path.count(".") == 1 and any(issubclass(one, _MUTABLE) for one in kinds)
@@ -309,4 +324,4 @@ def _is_class(value: Value) -> bool:
 
 def _is_of_script(thing: object) -> bool:
     is_code = issubclass(type(thing), (FunctionType, type))
-    return is_code and not is_library(thing.__module__)  # type: ignore[union-attr]
+    return is_code and not is_library(thing.__module__)

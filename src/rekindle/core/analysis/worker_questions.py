@@ -7,9 +7,11 @@ from types import FunctionType
 from torch.utils.data import get_worker_info
 
 from rekindle.core.analysis.bytecode import all_names, texts_of
-from rekindle.core.analysis.followed_values import Event, Follower, Read, Spent, Value
+from rekindle.core.analysis.followed_code import Follower
+from rekindle.core.analysis.followed_values import Event, Read, Spent, Value
 from rekindle.core.analysis.near_objects import near_objects
 from rekindle.core.analysis.reached_functions import functions_among
+from rekindle.core.interrupts import is_interrupt
 
 # The same of processes and threads, of which every worker has its own.
 _OF_PROCESSES = frozenset(
@@ -49,7 +51,12 @@ def _asks(function: FunctionType) -> bool:
     """Whether code does more with the worker's facts than to read those that are the same in all."""
     follower = Follower(function.__globals__, traced=frozenset({_INFO}))
     code = function.__code__
-    follower.follow(code, {name: Value(path=name) for name in code.co_varnames[: code.co_argcount]})
+    try:
+        follower.follow(code, {name: Value(path=name) for name in code.co_varnames[: code.co_argcount]})
+    except Exception as error:  # Code like none before: it may ask.
+        if is_interrupt(error):
+            raise
+        return True
     return any(map(_is_question, follower.events))
 
 
