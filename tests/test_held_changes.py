@@ -110,9 +110,48 @@ def takes_a_method(self: Any, index: int) -> None:
     list(map(append, [index]))
 
 
-def changes_a_number_in_place(self: Any, index: int) -> None:
+def changes_an_array_in_place(self: Any, index: int) -> None:
     x = self.x
     x += index
+
+
+def counts_by_get(self: Any, index: int) -> None:
+    self.table[index % 2] = self.table.get(index % 2, 0) + 1
+
+
+def adds_to_rows_in_place(self: Any, index: int) -> None:
+    for row in self.rows:
+        row += [index]
+
+
+def changes_a_slice_in_place(self: Any, index: int) -> None:
+    part = self.x[0:3]
+    part += index
+
+
+def adds_into_the_third_argument(self: Any, index: int) -> None:
+    np.add(self.x, 1, self.x)
+
+
+def by_a_text(self: Any, index: int) -> None:
+    getattr(self, "pool").append(index)  # noqa: B009
+
+
+def calls_itself(self: Any, index: int) -> None:
+    def walk(rows: list[Any], depth: int) -> None:
+        if depth:
+            walk(rows, depth - 1)
+        rows.append(index)
+
+    walk(self.rows, 2)
+
+
+def after_an_error(self: Any, index: int) -> None:
+    try:
+        row = self.rows[index]
+    except IndexError:
+        row = self.rows[0]
+    row.append(index)
 
 
 def in_sql(self: Any, index: int) -> None:
@@ -134,8 +173,10 @@ METHODS: dict[str, Callable[[Any, int], Any]] = {
     "subtracts a background": lambda self, index: cv2.createBackgroundSubtractorMOG2().apply(self.x),
 }
 FUNCTIONS = [
-    loops, loops_and_numbers, loops_within, unpacks, views, reads_a_view, looks_up, looks_up_before, either,
-    asks_a_method, passes_it_on, keeps_in_a_default, takes_a_method, changes_a_number_in_place, in_sql,
+    loops, loops_and_numbers, loops_within, unpacks, views, reads_a_view, looks_up, looks_up_before,
+    either, asks_a_method, passes_it_on, keeps_in_a_default, takes_a_method, changes_an_array_in_place,
+    in_sql, counts_by_get, adds_to_rows_in_place, changes_a_slice_in_place, adds_into_the_third_argument,
+    by_a_text, calls_itself, after_an_error,
 ]  # fmt: skip
 STATEMENTS = [
     "self.ring.rotate(1)", "self.pool.reverse()", "self.pool.sort()", "self.x.sort()", "self.x.fill(index)",

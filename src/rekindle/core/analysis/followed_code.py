@@ -55,9 +55,11 @@ _GIVE_PARTS = frozenset(
 _PASS_ON = frozenset(
     {
         "as_tensor", "asanyarray", "asarray", "ascontiguousarray", "cast", "from_numpy", "frombuffer",
-        "getattr", "max", "memoryview", "min", "next", "ravel", "reshape", "squeeze", "transpose", "vars",
+        "memoryview", "ravel", "reshape", "squeeze", "transpose",
     }
 )  # fmt: skip
+_PICK = frozenset({"getattr", "max", "min", "next", "vars"})
+_BY_KEY = frozenset({"__getitem__", "get", "setdefault"})
 _COLLECT = frozenset(
     {
         "chain", "dict", "enumerate", "filter", "frozenset", "islice", "iter", "list", "map", "reversed",
@@ -66,6 +68,7 @@ _COLLECT = frozenset(
 )  # fmt: skip
 _PLAIN = (str, bytes, int, float, complex, type(None))
 _COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
+_SLICE = Value(path=":")
 _MOST_PASSES = 4
 _Names = Mapping[str, object]
 _Inner = tuple[int, frozenset[tuple[str, int, str]]]
@@ -179,11 +182,14 @@ class _Code:
             self._attribute(step)
         elif name in ("BINARY_SUBSCR", "BINARY_SLICE") or (name == "BINARY_OP" and step.argrepr == "[]"):
             values = state.pop(3 if name == "BINARY_SLICE" else 2)
-            state.stack.append(self._item(values[0], values[1] if len(values) == 2 else ANY, following))
+            state.stack.append(self._item(values[0], values[1] if len(values) == 2 else _SLICE, following))
         elif name == "BINARY_OP":
             values = state.pop(2)
             self._spend(values, "INPLACE" if step.argrepr.endswith("=") else name)
             state.stack.append(Value(uses=uses_of(values)))
+        elif name in ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "TO_BOOL", "UNARY_NOT"):
+            self._spend(state.pop(1 - dis.stack_effect(step.opcode, step.arg)), name)
+            state.stack.append(ANY)
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
             self._store(name)
         elif name == "COPY":
@@ -199,6 +205,9 @@ class _Code:
             (value,) = state.pop()
             count = 1 + dis.stack_effect(step.opcode, step.arg)
             state.stack += [part_of(value, f"[{place}]") for place in reversed(range(count))]
+        elif name == "BUILD_SLICE":
+            state.pop(step.arg or 2)
+            state.stack.append(_SLICE)
         elif name.startswith("BUILD_"):
             count = 1 - dis.stack_effect(step.opcode, step.arg)
             values = state.pop(count)
@@ -281,7 +290,7 @@ class _Code:
     def _store(self, name: str) -> None:
         values = self.state.pop({"STORE_SUBSCR": 3, "DELETE_SUBSCR": 2, "STORE_SLICE": 4}[name])
         stored = None if name == "DELETE_SUBSCR" else values[0]
-        container, key = values[-2:] if name != "STORE_SLICE" else (values[1], ANY)
+        container, key = values[-2:] if name != "STORE_SLICE" else (values[1], _SLICE)
         before = type(key.thing) in (str, int) and f"{container.path}[{key_of(key)}]" in self.read
         self.follower.events.append(Store(container, key, stored, before))
         self._spend(values, name)
@@ -317,9 +326,13 @@ class _Code:
         uses = uses_of([*given, of] if of is not None else given)
         most = max([OWN, *(one.held for one in given)])
         if is_method and of is not None and of.held and name in _GIVE_PARTS:
+            if name in _BY_KEY and given:  # `self.counts.get(name, 0)`
+                return part_of(of, f"[{key_of(given[0])}]")
             return Value(HELD, f"{of.path}.{name}()" if name != "view" else of.path, uses=uses)
-        if not is_method and most and name in _PASS_ON:
+        if not is_method and most == HELD and name in _PASS_ON:
             return Value(HELD, next(one.path for one in given if one.held == most), uses=uses)
+        if not is_method and most and name in _PICK:
+            return Value(HELD, f"{name}()", uses=uses)
         if not is_method and most and name in _COLLECT:
             return Value(HOLDER, uses=uses)
         held = self.follower.returned.get(name, OWN)

@@ -86,7 +86,7 @@ def key_of(key: Value) -> str:
     """How an index is written in the way to an item."""
     if type(key.thing) in (str, int):
         return repr(key.thing)
-    return key.path or _UNKNOWN_KEY
+    return ":" if type(key.thing) is slice else key.path or _UNKNOWN_KEY
 
 
 def part_of(value: Value, way: str) -> Value:

@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
@@ -76,6 +77,7 @@ _EXECUTE = frozenset({"execute", "executemany", "executescript"})
 _STATEFUL = ("createBackgroundSubtractor", "KalmanFilter")
 # Objects of OpenCV that give the same for the same.
 _STATELESS = ("CLAHE", "Cascade", "Detector", "Descriptor", "Feature2D", "Matcher", "UMat")
+_ATTRIBUTE = re.compile(r"\w+\.(\w+)((?:\[[^]]*\])?)").fullmatch
 _MOST_ROUNDS = 4
 
 
@@ -255,6 +257,9 @@ class _Functions:
         of_class = of is not None and name in CHANGING_CONTAINERS and _is_class(of)  # `list.append(…)`
         if first in held and not is_method and (name in _CHANGE_FIRST or of_class):
             return True
+        if type(thing) is np.ufunc:  # `np.add(self.x, 1, self.x)`
+            count = thing.nin
+            return any(one.held == HELD and type(place) is int and place >= count for place, one in arguments)
         of_script = self.by_name.get(name, ())
         if of_script:
             for one in of_script:
@@ -296,12 +301,15 @@ class _Functions:
         return any(issubclass(one, _KEEP) and hasattr(one, method) for one in kinds)
 
     def _is_mutable(self, value: Value) -> bool:
-        kinds = self.kinds.get(value.name, ())
-        return value.path.count(".") == 1 and any(issubclass(one, _MUTABLE) for one in kinds)
+        found = _ATTRIBUTE(value.path)
+        kinds = (
+            self.kinds.get(f"{found[1]}[]" if found[2] not in ("", "[:]") else found[1], ()) if found else ()
+        )
+        return any(issubclass(one, _MUTABLE) for one in kinds)
 
 
 def _kinds_of_attributes(near: list[object]) -> Mapping[str, set[type]]:
-    """Of which kinds the attributes of a name are, in all objects that have one."""
+    """Of which kinds the attributes of a name are, and of `rows[]` the first items, in all objects."""
     found: dict[str, set[type]] = {}
     for value in near:
         kind = type(value)
@@ -309,7 +317,20 @@ def _kinds_of_attributes(near: list[object]) -> Mapping[str, set[type]]:
             continue
         for name, one in attributes_of(value, kind) or ():
             found.setdefault(name, set()).add(type(one))
+            if (item := _first_item(one)) is not None:
+                found.setdefault(f"{name}[]", set()).add(type(item))
     return found
+
+
+def _first_item(value: object) -> object:
+    """An item of a container; of an array it is one itself if it shares its memory."""
+    if type(value) is np.ndarray and value.ndim < 2:
+        return None
+    if type(value) is np.ndarray or type(value) is torch.Tensor:
+        return value
+    if type(value) is dict:
+        return next(iter([*islice(value.values(), 1)]), None)
+    return value[0] if type(value) in (list, tuple) and value else None  # type: ignore[index]
 
 
 def _is_code(value: Value) -> bool:
