@@ -125,7 +125,7 @@ _KEEP = (list, dict, set, deque, Counter, OrderedDict, defaultdict, bytearray, a
 def _may_change(function: FunctionType, changing: frozenset[str]) -> bool:
     """Whether there is anything in code that could be a change, at first glance."""
     names = all_names(function.__code__)
-    known = (changing, CHANGING_CONTAINERS, _CHANGE_FIRST, _OPERATORS, _EXECUTE, _NAMES_OF_C_CODE)
+    known = (changing, CHANGING_CONTAINERS, _CHANGE_FIRST, _OPERATORS, _EXECUTE, NAMES_OF_C_CODE)
     if not all(map(names.isdisjoint, known)):
         return True
     if any(name.startswith(_STATEFUL) or IN_PLACE(name) for name in names):
@@ -141,7 +141,7 @@ def _may_change(function: FunctionType, changing: frozenset[str]) -> bool:
     return False
 
 
-_NAMES_OF_C_CODE = frozenset().union(*_OF_C_CODE.values())
+NAMES_OF_C_CODE = frozenset().union(*_OF_C_CODE.values())
 _IN_PLACE_SIGNS = frozenset(
     {"+=", "-=", "*=", "/=", "//=", "%=", "**=", "@=", "&=", "|=", "^=", "<<=", ">>="}
 )
