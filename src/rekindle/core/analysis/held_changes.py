@@ -48,18 +48,19 @@ _IN_PLACE_OPERATORS = frozenset(
 ) - {"index", "invert", "is_", "is_not", "indexOf", "itemgetter", "inv"}
 # What these are called with first, they change.
 _CHANGE_FIRST = _IN_PLACE_OPERATORS | {
-    "delitem", "heapify", "heappop", "heappush", "heappushpop", "heapreplace", "insort", "insort_left",
-    "insort_right", "setitem", "shuffle",
+    "copyto", "delitem", "heapify", "heappop", "heappush", "heappushpop", "heapreplace", "insort",
+    "insort_left", "insort_right", "place", "put", "putmask", "setitem", "shuffle",
 }  # fmt: skip
 _OPERATORS = {f"__{name}__" for name in _IN_PLACE_OPERATORS} | {"__delitem__", "__setitem__"}
 # Calls for something else than what they change, or that change nothing the second time.
 _NO_CHANGES = frozenset(
     {
-        "add", "basicConfig", "catch_warnings", "check", "close", "collect", "critical", "debug", "error",
-        "eval", "exception", "filterwarnings", "flush", "info", "load", "log", "makedirs", "manual_seed",
-        "mkdir", "open", "print", "release", "seed", "seek", "set", "setdefault", "setNumThreads",
-        "set_description", "set_num_threads", "set_postfix", "simplefilter", "sleep", "start", "validate",
-        "verify", "wait", "warn", "warning",
+        "add", "basicConfig", "catch_warnings", "check", "close", "collect", "critical", "debug", "download",
+        "download_file", "download_fileobj", "download_to_filename", "error", "eval", "exception", "extract",
+        "extractall", "filterwarnings", "flush", "info", "load", "log", "makedirs", "manual_seed", "mkdir",
+        "open", "print", "release", "seed", "seek", "set", "setNumThreads", "set_description",
+        "set_num_threads", "set_postfix", "setdefault", "shuffle", "simplefilter", "sleep", "start",
+        "validate", "verify", "wait", "warn", "warning",
     }
 )  # fmt: skip
 _FIXED = (
@@ -255,8 +256,8 @@ class _Functions:
         is_method = of is not None and not _is_code(of)
         first = arguments[0][1] if arguments else None
         of_class = of is not None and name in CHANGING_CONTAINERS and _is_class(of)  # `list.append(…)`
-        if first in held and not is_method and (name in _CHANGE_FIRST or of_class):
-            return True
+        if not is_method and (name in _CHANGE_FIRST or of_class):
+            return first in held
         if type(thing) is np.ufunc:  # `np.add(self.x, 1, self.x)`
             count = thing.nin
             return any(one.held == HELD and type(place) is int and place >= count for place, one in arguments)
