@@ -237,6 +237,12 @@ def test_selecting_rows_of_a_database_is_no_change() -> None:
     )
 
 
+def test_code_that_is_too_long_to_be_followed_may_change_anything() -> None:
+    functions: dict[str, Any] = {}
+    exec("def long(self, index):\n    x = [index]\n" + "    x[0] = index\n" * 1500, functions)
+    assert may_read_on(dataset(functions["long"]))
+
+
 class Mosaic(Held):
     """Mixes each sample with the last ones of its class; some take longer."""
 

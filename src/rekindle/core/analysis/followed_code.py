@@ -69,6 +69,7 @@ _COLLECT = frozenset(
 _PLAIN = (str, bytes, int, float, complex, type(None))
 _COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
 _SLICE = Value(path=":")
+_MOST_STEPS = 4_000  # of one function: 0.3 s
 _MOST_PASSES = 4
 _Names = Mapping[str, object]
 _Inner = tuple[int, frozenset[tuple[str, int, str]]]
@@ -125,6 +126,8 @@ class _Code:
     def run(self) -> Value:
         steps, events = _all_steps(self.code), self.follower.events
         before = len(events)
+        if len(steps) > _MOST_STEPS:
+            raise ValueError(f"{self.code.co_qualname} is too long to be followed")
         for _ in range(_MOST_PASSES):
             del events[before:]
             self.changed = False

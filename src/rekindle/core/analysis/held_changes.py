@@ -93,7 +93,7 @@ def changes_what_is_held(near: list[object], functions: list[FunctionType], chan
         return False
     try:
         return _Functions(near, functions, changing).change_anything()
-    except Exception as error:  # Code or an object like none before: it may change anything.
+    except Exception as error:  # Code or an object like none before, or too long: it may change anything.
         if is_interrupt(error):
             raise
         return True
