@@ -6,7 +6,8 @@ and keys; what does not fit is not asked for again.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -62,13 +63,14 @@ class HiddenReader(Dataset[Any]):
     """The same, in a way that the code does not show."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
-        self.kinds, self.draw = kinds, deque(range(1000)).popleft
+        numbers = " ".join(map(str, range(1000)))
+        self.kinds, self.draw = kinds, re.compile(r"\d+").scanner(numbers).search  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
         return SIZE
 
     def __getitem__(self, index: int) -> Any:
-        record = self.draw()
+        record = int(self.draw().group())
         return KINDS[self.kinds[record % len(self.kinds)]](record)
 
 

@@ -16,20 +16,19 @@ from rekindle.run.job import Job
 
 
 class RecordingWorkerInfo(_utils.worker.WorkerInfo):
-    """Torch's worker info, which records whether the dataset has read the worker's id.
+    """Torch's worker info, which records whether the dataset has asked which worker it is in.
 
     There is one a process, and `id` and `seed` are those of the thread that asks.
     """
 
     __slots__ = ()
-    id_was_read = False
+    was_asked = False
     beside = threading.local()  # `number`: how much higher than the first worker's a thread's own number is
 
     def __getattribute__(self, name: str) -> object:
         value = super().__getattribute__(name)
-        if name == "id":
-            RecordingWorkerInfo.id_was_read = True
         if name in ("id", "seed"):
+            RecordingWorkerInfo.was_asked = True
             return value + getattr(RecordingWorkerInfo.beside, "number", 0)
         return value
 

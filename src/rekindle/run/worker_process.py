@@ -140,7 +140,7 @@ def run_workers(
     gate = UnitGate(status) if others else None
     for channel in channels.values():  # All of them, before one could do anything that kills the process.
         channel.send(Ready())
-    RecordingWorkerInfo.id_was_read = False
+    RecordingWorkerInfo.was_asked = False
 
     def serve(number: int) -> None:
         def on_row(row: int) -> None:
@@ -152,7 +152,7 @@ def run_workers(
             f"worker process {number}",
             channels[number],
             sample_loader(job, on_row=on_row, known=sent.known),
-            uses_worker_id=lambda: RecordingWorkerInfo.id_was_read,
+            uses_worker_id=lambda: RecordingWorkerInfo.was_asked,
             # The generators are those of the process; where there are several workers, none draws from them.
             seed_worker=lambda seed: seed_worker(job, first, seed),
             worker_seed=base_seed,

@@ -27,6 +27,7 @@ from rekindle.core.analysis.bytecode import (
     steps_of,
     with_inner,
 )
+from rekindle.core.analysis.held_changes import IN_PLACE
 from rekindle.core.analysis.near_objects import near_objects, own_classes
 from rekindle.core.analysis.object_state import is_installed, is_library, vars_of
 from rekindle.core.analysis.reached_functions import functions_among
@@ -34,7 +35,6 @@ from rekindle.core.analysis.self_changes import (
     CHANGE_ARGUMENT,
     CHANGING,
     CHANGING_FUNCTIONS,
-    IN_PLACE,
     STORES_ITEM,
 )
 

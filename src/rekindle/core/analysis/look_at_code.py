@@ -20,6 +20,7 @@ from rekindle.core.analysis.bytecode import (
     may_reach_anything,
 )
 from rekindle.core.analysis.file_reads import code_reads_files, library_reads_files
+from rekindle.core.analysis.held_changes import NAMES_OF_C_CODE
 from rekindle.core.analysis.look_at_values import Handler
 from rekindle.core.analysis.object_state import (
     IN_LIBRARY,
@@ -109,6 +110,8 @@ def _function(look: Look, value: types.FunctionType) -> None:
     names, every = global_names(value.__code__), all_names(value.__code__)
     if may_reach_anything(value.__code__):
         look.leave_out(f"{value.__qualname__} may read any global")
+    if not NAMES_OF_C_CODE.isdisjoint(every) and ("cv2" in every or every & NAMES_OF_C_CODE != {"randn"}):
+        look.leave_out(f"{value.__qualname__} may draw from a generator of C code")
     imported = imported_names(value.__code__)
     for name in imported:
         if not _is_loaded(name, reached) and not is_installed_name(name):

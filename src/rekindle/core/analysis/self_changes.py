@@ -13,7 +13,6 @@ import inspect
 import multiprocessing.queues
 import os
 import queue
-import re
 from collections.abc import Iterator
 from dis import Instruction
 from itertools import pairwise
@@ -21,19 +20,18 @@ from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 from rekindle.core.analysis.bytecode import (
-    all_names,
     is_of_items,
     loads_at,
     on_line_of,
     start_of,
     steps_of,
-    texts_of,
     with_inner,
 )
+from rekindle.core.analysis.held_changes import IN_PLACE, changes_what_is_held
 from rekindle.core.analysis.made_generators import makers_among
 from rekindle.core.analysis.near_objects import near_objects
 from rekindle.core.analysis.object_state import is_library, vars_of
-from rekindle.core.analysis.reached_functions import functions_among, reached_functions
+from rekindle.core.analysis.reached_functions import functions_among
 
 # Functions and methods of libraries that change what they are called on.
 CHANGING = frozenset(
@@ -45,7 +43,6 @@ CHANGING = frozenset(
     }
 )  # fmt: skip
 CHANGING_FUNCTIONS = frozenset({"next", "setattr", "delattr", "heappop", "heappushpop", "heapreplace"})
-IN_PLACE = re.compile(r"[a-z]\w*[^_]_").fullmatch  # torch's methods that end with an underscore
 _QUEUES = (queue.Queue, queue.SimpleQueue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
 _SAME_AGAIN = frozenset({"add", "seek", "setdefault"})  # change something, but the second time nothing
 # In code that seeks, they start where they started.
@@ -75,6 +72,8 @@ def may_read_on(dataset: object, *, inherited: bool = True) -> bool:
         codes = with_inner(function.__code__)
         if any(_reads_on(code, function.__globals__, CHANGING - harmless) for code in codes):
             return True
+    if changes_what_is_held(near, functions, CHANGING - harmless):
+        return True
     return may_keep_a_generator(near, functions, inherited)
 
 
@@ -94,15 +93,6 @@ def may_keep_a_generator(near: list[object], functions: list[FunctionType], inhe
         return False
     makers = makers_among(near)
     return any(makers(one) for one in keeping)
-
-
-def asks_which_worker(*roots: object) -> bool:
-    """Whether code may read the number of the worker that it runs in."""
-    codes = [one.__code__ for one in reached_functions(*roots)]
-    names = frozenset[str]().union(*map(all_names, codes))
-    if names.isdisjoint(("get_worker_info", "_worker_info")):
-        return False
-    return "id" in names or any("id" in texts_of(one) for one in codes)
 
 
 def _keeps_something(function: FunctionType) -> bool:

@@ -71,7 +71,7 @@ class _Served:
         self.take_turn()
         if job.worker_init_fn is not None:
             job.worker_init_fn(number)
-        RecordingWorkerInfo.id_was_read = False
+        RecordingWorkerInfo.was_asked = False
         self._requests = 0
         self._borrowed = Borrowed()
         self._loader = sample_loader(job)
@@ -88,7 +88,7 @@ class _Served:
             f"Ray actor {self._number}",
             self._channel,
             self._loader,
-            uses_worker_id=lambda: RecordingWorkerInfo.id_was_read,
+            uses_worker_id=lambda: RecordingWorkerInfo.was_asked,
             seed_worker=lambda seed: seed_worker(self._job, self._number, seed),
             worker_seed=self._base_seed,
         )
@@ -114,7 +114,7 @@ class _Served:
         lent_bytes = channel.memory.nbytes if channel.memory is not None and channel.in_lent else 0
         memory = None if lent_bytes else channel.memory
         return Loaded(
-            done, channel.spec, described, worker_id.id_was_read, others, memory, lent_bytes, lent is not None
+            done, channel.spec, described, worker_id.was_asked, others, memory, lent_bytes, lent is not None
         )
 
     def check_copy(self, epoch: int) -> list[FromWorker]:
