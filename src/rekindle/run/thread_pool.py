@@ -11,13 +11,14 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.global_rng import generators_kept
 from rekindle.core.public_rng import RandomSource
+from rekindle.core.sole_use import has_turn, turn_of_waiting_thread
 from rekindle.run.caching_loader import sample_loader
 from rekindle.run.job import Job
 from rekindle.run.messages import Event, FromWorker, StartFailed, ToWorker
@@ -68,6 +69,8 @@ class ThreadPool:
         # Held by the training loop, except while it waits for a batch.
         self._generators_lock = threading.Lock()
         self._generators_lock.acquire()
+        # Whether that loop is in a dataset without workers, which has the generators while it waits.
+        self._has_turn = False
         self._open = True
         self.workers = [
             threading.Thread(
@@ -99,7 +102,7 @@ class ThreadPool:
         with self._generators_lock:
             if not self._open:
                 raise _ClosedError
-            with generators_kept(generators):
+            with turn_of_waiting_thread() if self._has_turn else nullcontext(), generators_kept(generators):
                 yield
 
     def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
@@ -118,6 +121,7 @@ class ThreadPool:
         """
         found: list[tuple[int, Event]] = []
         if timeout and self._messages.empty():
+            self._has_turn = has_turn()
             self._generators_lock.release()
             try:
                 found.append(self._messages.get(timeout=timeout))
