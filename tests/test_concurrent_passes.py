@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import pytest
 import torch
@@ -42,12 +43,13 @@ def concurrently(function, threads=THREADS):
     """What a function gives in each of several threads, which begin together."""
     barrier = threading.Barrier(threads, timeout=HANGS)
 
-    def run(number):
+    def run():
         barrier.wait()
-        return function(number)
+        return function()
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, range(threads), timeout=HANGS))
+        running = [pool.submit(run) for _ in range(threads)]
+        return [one.result(HANGS) for one in running]
 
 
 RUNNERS = {
@@ -77,7 +79,7 @@ def test_each_pass_has_all_samples_of_an_epoch_of_its_own(runner):
     alone = rk.DataLoader(make(), 8, shuffle=True, seed=1)
     epochs = [list(alone) for _ in range(THREADS * PASSES + 1)]
     loader = rk.DataLoader(make(), 8, shuffle=True, seed=1, **options)
-    passes = sum(concurrently(lambda _: [list(loader) for _ in range(PASSES)]), [])
+    passes = chain.from_iterable(concurrently(lambda: [list(loader) for _ in range(PASSES)]))
     found = [[number for number, epoch in enumerate(epochs) if same(epoch, one)] for one in passes]
     assert sorted(found) == [[number] for number in range(THREADS * PASSES)]
     assert same(list(loader), epochs[-1])
@@ -209,7 +211,7 @@ def test_passes_of_threads_reuse_as_one_after_the_other_do(workers, reuse):
     alone = rk.DataLoader(Draws(), **options)
     epochs = [list(alone) for _ in range(6)]
     loader = rk.DataLoader(Draws(), num_workers=workers, **options)
-    passes = sum(concurrently(lambda _: [list(loader) for _ in range(3)], 2), [])
+    passes = chain.from_iterable(concurrently(lambda: [list(loader) for _ in range(3)], 2))
     found = [[number for number, epoch in enumerate(epochs) if same(epoch, one)] for one in passes]
     assert sorted(found) == [[number] for number in range(6)]
 

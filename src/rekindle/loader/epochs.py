@@ -66,7 +66,7 @@ class Epochs:
 
         `asked` is when `iter()` was called. The passes' lock is held.
         """
-        elsewhere = self.passes.elsewhere()
+        elsewhere = self.passes.before_another()
         if settings.importance is not None:
             for one in elsewhere:
                 one.supersede()
@@ -116,7 +116,8 @@ class Epochs:
         )
         if not beside:
             self._current = weakref.ref(iterator)
-        self.passes.begins(iterator, position.epoch, by_threads=bool(elsewhere))
+        self.passes.begun.append(weakref.ref(iterator))
+        self.passes.last_epoch = position.epoch
         position.begun, progress.unseen_bad = True, 0
         progress.position, self.next_epoch = position, position.epoch + 1
         count_start(settings.counters, progress, asked)

@@ -23,23 +23,25 @@ class Passes:
         self.by_threads = False  # Others of another thread went on when the last one began.
         self.mixed = False  # Batches came of several of those in turn.
         self.last_epoch = 0  # of the pass that began last
-        self._begun: list[weakref.ref[EpochIterator]] = []
+        self.begun: list[weakref.ref[EpochIterator]] = []
         _all.add(self)
 
     def going_on(self) -> list[EpochIterator]:
         """Those that are not over, nor dropped."""
-        begun = [one() for one in self._begun]
+        begun = [one() for one in [*self.begun]]
         return [one for one in begun if one is not None and one.goes_on]
 
     def elsewhere(self) -> list[EpochIterator]:
         """Those of other threads."""
         return [one for one in self.going_on() if one.thread != threading.get_ident()]
 
-    def begins(self, iterator: EpochIterator, epoch: int, *, by_threads: bool) -> None:
-        """Note a pass that begins, of an epoch; `by_threads` if others of another thread go on."""
-        self._begun = [*map(weakref.ref, self.going_on()), weakref.ref(iterator)]
-        self.by_threads, self.last_epoch = by_threads, epoch
-        self.mixed = self.mixed and by_threads
+    def before_another(self) -> list[EpochIterator]:
+        """Those of other threads, when a pass is about to begin."""
+        elsewhere = self.elsewhere()
+        self.by_threads = bool(elsewhere)
+        self.mixed = self.mixed and self.by_threads
+        self.begun = [*map(weakref.ref, self.going_on())]
+        return elsewhere
 
     def goes_on_after_another(self) -> None:
         """Note a batch of a pass since whose last one another pass has begun, or yielded one."""
