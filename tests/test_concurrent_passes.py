@@ -274,14 +274,20 @@ def test_a_process_forked_while_a_pass_begins_can_begin_one():
     assert found[-1] == 2
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_loader_closed_by_another_thread_says_so(persistent):
-    class Waits(Draws):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"persistent_workers": True}, {"device": "cpu"}, {"executor": "threads"}],
+    ids=["processes", "persistent", "on a device", "threads"],
+)
+def test_a_loader_closed_by_another_thread_says_so(options):
+    leave = threading.Event()
+
+    class Waits(Free):
         def __getitem__(self, index):
-            time.sleep(HANGS if index >= 8 else 0)
+            leave.wait(HANGS if index >= 8 else 0)
             return index
 
-    loader = rk.DataLoader(Waits(), 8, seed=1, num_workers=1, persistent_workers=persistent)
+    loader = rk.DataLoader(Waits(), 8, seed=1, num_workers=1, **options)
     batches = iter(loader)
     next(batches)
     with ThreadPoolExecutor(1) as other:
@@ -290,3 +296,4 @@ def test_a_loader_closed_by_another_thread_says_so(persistent):
         loader.close()
         with pytest.raises(rk.WorkerError, match="closed"):
             asked.result(HANGS)
+    leave.set()

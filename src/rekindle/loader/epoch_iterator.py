@@ -178,7 +178,11 @@ class EpochIterator:
     def _next_on_device(self, ahead: OneAhead, asked: float) -> Batch:
         """The next batch, on the device; the one after it is put on its way."""
         progress, counters = self._progress, self._counters
-        sent = ahead.next()
+        try:
+            sent = ahead.next()
+        except Exception:
+            self._check_not_closed()  # As above.
+            raise
         got = time.perf_counter()
         counters.wait.add(got - asked, calls=0 if isinstance(sent, EndOfEpoch) else 1)
         if isinstance(sent, EndOfEpoch):
