@@ -129,8 +129,6 @@ def test_new_workers_for_persistent_ones_leave_another_threads_pass_alone():
 
 def test_workers_that_are_kept_have_what_the_script_has_changed():
     class Changing(Draws):
-        value = 0
-
         def __init__(self):
             self.value = 0
 
@@ -145,8 +143,8 @@ def test_workers_that_are_kept_have_what_the_script_has_changed():
     assert {value for batch in loader for value in batch.tolist()} == {1}
     later = iter(loader)
     next(later)
-    list(earlier)
     list(later)
+    list(earlier)
     assert {value for batch in loader for value in batch.tolist()} == {1}
 
 
