@@ -23,6 +23,7 @@ from rekindle.core.public_rng import (
     RandomSource,
     TorchGenerator,
 )
+from rekindle.core.sole_use import sole_use
 
 __all__ = ["GENERATORS", "GlobalGenerator", "generators", "generators_kept", "marks", "seed_like_torch"]
 
@@ -57,10 +58,17 @@ def seed_like_torch(base_seed: int, worker: int) -> None:
 
 @contextmanager
 def generators_kept(generators: tuple[RandomSource, ...]) -> Iterator[None]:
-    """A context after which these generators are as they were before."""
-    restores = [generator.save() for generator in generators]
-    try:
+    """A context after which these generators are as they were before.
+
+    No other thread is within one at the same time.
+    """
+    if not generators:
         yield
-    finally:
-        for restore in restores:
-            restore()
+        return
+    with sole_use():
+        restores = [generator.save() for generator in generators]
+        try:
+            yield
+        finally:
+            for restore in restores:
+                restore()

@@ -22,7 +22,7 @@ from rekindle.choose.position import Position
 from rekindle.choose.sampler_epochs import epoch_sampler
 from rekindle.choose.seeding import DrawnSeed
 from rekindle.core.samples import Batch, Sample
-from rekindle.loader import accelerate, arguments, checkpoint, lightning, ray_train, sharding
+from rekindle.loader import accelerate, arguments, checkpoint, lightning, ray_train, resuming, sharding
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs
 from rekindle.loader.native_option import Native
@@ -31,7 +31,6 @@ from rekindle.loader.parts import LoaderParts
 from rekindle.loader.persistent_workers import PersistentWorkers
 from rekindle.loader.rank_facts import facts_of
 from rekindle.loader.representation import represent
-from rekindle.loader.resuming import between_epochs, one_state, resumed, state_at
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder, ShardArgument
 from rekindle.reuse import Echo, Refurbish
@@ -188,20 +187,24 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super().__iter__()  # torch's legacy pipes have their own protocol with torch's workers.
-        if self.persistent_workers and self._iterator is None:
-            self._iterator = PersistentWorkers(self._epochs)  # type: ignore[assignment]
-        self._epochs.goes_on_with_workers = True
-        iterator: Iterator[Batch] = self._get_iterator()
+        with self._epochs.passes.lock:
+            if self.persistent_workers and self._iterator is None:
+                self._iterator = PersistentWorkers(self._epochs)  # type: ignore[assignment]
+            self._epochs.goes_on_with_workers = True
+            iterator: Iterator[Batch] = self._get_iterator()
         return iterator
 
     def _get_iterator(self) -> Any:
         """What `iter(loader)` gives, by torch's name. Called by itself, it has new workers, as in torch."""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super()._get_iterator()
+        with self._epochs.passes.lock:
+            return self._begin_pass(time.perf_counter(), self._order)
+
+    def _begin_pass(self, asked: float, order: LoaderOrder) -> Iterator[Batch]:
         if self._epochs.sits_out:
             self._epochs.sits_out = False
             return iter(())
-        asked, order = time.perf_counter(), self._order
         if order != self._order_checked:
             self._follow(order)
         settings = self._settings(order)
@@ -251,10 +254,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     @property
     def batch(self) -> BatchInfo:
         """What the batch just yielded consists of (`ids`, `weights`, `epoch`, `step`, `fresh`)."""
-        current = self._progress.current
-        if current is None:
-            raise AttributeError("loader.batch describes the batch just yielded, and none has been yet")
-        return BatchInfo(current)
+        return resuming.batch_info(self._progress, self._epochs.passes)
 
     def feedback(
         self,
@@ -319,14 +319,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         """Where this loader stands: numbers, strings and tensors, to be kept in a checkpoint."""
         if self._progress.state_shown is not None:
             return self._progress.state_shown()
-        position, settings = self._progress.position, self._settings()
+        position, settings = resuming.one_position(self._progress, self._epochs.passes), self._settings()
         if not position.begun:
             position = self._epochs.asked_for(position)
         if not position.begun and position.step == 0:
-            position = between_epochs(position, self._index_sampler, settings, self._epochs)
+            position = resuming.between_epochs(position, self._index_sampler, settings, self._epochs)
         if isinstance(self.reuse, Echo) and position.epoch > 0 and settings.keeps_datasets:
             arguments.check_echoed_state(self.reuse, self.dataset, self._order.kind)
-        return state_at(position, settings, self._order, self._progress)
+        return resuming.state_at(position, settings, self._order, self._progress)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where another loader stood: the next epoch gives the rest of its epoch.
@@ -337,14 +337,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         An epoch that goes on meanwhile ends: its next batch raises WorkerError.
         """
         settings, parts = self._settings(), self._parts
-        saved = one_state(saved, settings, parts.to_load)
+        saved = resuming.one_state(saved, settings, parts.to_load)
         identity: dict[str, Any] = checkpoint.identity(settings)
         if not self._seed_is_given:
             identity["seed"] = checkpoint.seed_of(saved)
         if isinstance(self.reuse, Refurbish) and self.reuse.split == "auto":
             # What was decided by measuring stays decided.
             identity["split"] = checkpoint.split_of(saved, parts.reuse.last_split)
-        position, found, importance, own = resumed(
+        position, found, importance, own = resuming.resumed(
             saved, identity, settings, self._order, parts.to_load, stacklevel=2
         )
         if own is not None:

@@ -10,17 +10,20 @@ from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from threading import Thread
+from threading import Thread, get_ident
 
 from rekindle.choose import EndOfEpoch
 from rekindle.choose.position import CopyStates, IterablePosition, Position, with_copy
 from rekindle.core import compile_later
+from rekindle.core.counters import Counters
 from rekindle.core.interrupts import is_interrupt
 from rekindle.core.samples import Batch
 from rekindle.errors import WorkerError
 from rekindle.loader.checkpoint import State
+from rekindle.loader.passes import Passes
 from rekindle.loader.settings import LoaderSettings
 from rekindle.run import Runner
+from rekindle.run.idle_runner import IdleRunner
 from rekindle.run.in_flight_batch import CollatedBatch, SlotBatch
 from rekindle.ship import OneAhead, nbytes, pinner, unpack, yielded
 
@@ -66,6 +69,8 @@ class EpochIterator:
         end: Callable[[LoaderSettings, Runner], None],
         again: Callable[[Runner], Runner],
         loader: Sized,
+        passes: Passes,
+        idle: IdleRunner,
     ) -> None:
         self._settings, self._runner, self._position = settings, runner, position
         self._progress, self._end, self._again, self._loader = progress, end, again, loader
@@ -75,13 +80,15 @@ class EpochIterator:
         to_device = settings.device.to_device(settings.seed, self._pin)
         self._to_device = to_device
         self._ahead = None if to_device is None else OneAhead(runner, to_device)
+        self._passes, self._idle, self.thread = passes, idle, get_ident()
         self._ended = self._ending = self._closed = False
+        self._superseded = False  # by a pass of another thread, where only one can be right
         self._asking = False  # for a batch; if that is so at the start of `__next__`, the last call failed
         self._yielded, self._process = 0, os.getpid()
         self._compile_at = compile_later.first_look(time.perf_counter())
         self._length_claimed: int | None = getattr(loader, "_IterableDataset_len_called", None)
         # An epoch that is dropped halfway takes its workers with it, unless they are to persist.
-        self._drop = weakref.finalize(self, _abandon, runner, settings.persistent_workers)
+        self._drop = weakref.finalize(self, _abandon, runner, idle)
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -98,6 +105,11 @@ class EpochIterator:
         """The worker processes (or threads), for those who look at torch's iterators this way."""
         return list(self._runner.workers)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there may be more batches."""
+        return not self._ended
+
     def __next__(self) -> Batch:
         progress, counters = self._progress, self._counters
         asked = time.perf_counter()
@@ -109,13 +121,7 @@ class EpochIterator:
             self._compile_at = compile_later.look_after(asked)
         if self._ended:
             self._close_if_ending()
-            if self._closed:
-                batches = self._position.step + len(self._position.ahead)
-                raise WorkerError(
-                    "the loader was closed within this epoch, by close(), the end of its with block or "
-                    f"load_state_dict(), after {batches} batch{'es' * (batches != 1)}. Start another epoch "
-                    "with iter(loader)."
-                )
+            self._check_not_closed()
             raise StopIteration
         if self._asking:
             self._go_back()
@@ -129,7 +135,11 @@ class EpochIterator:
                 )
         if ahead is not None:
             return self._next_on_device(ahead, asked)
-        ready = self._runner.next()
+        try:
+            ready = self._runner.next()
+        except Exception:
+            self._check_not_closed()  # by another thread, meanwhile
+            raise
         got = time.perf_counter()
         wait = counters.wait
         wait.seconds += got - asked
@@ -156,6 +166,8 @@ class EpochIterator:
             ship = counters.ship
             ship.calls, ship.seconds = ship.calls + 1, ship.seconds + now - got
         position = self._position
+        if progress.position is not position:
+            self._passes.goes_on_after_another()
         moved = self._moved(ready)
         # One step. Python looks for signals at calls and in loops, and there are none from here on.
         position.step, position.ahead, position.iterable, position.copies = moved
@@ -166,7 +178,11 @@ class EpochIterator:
     def _next_on_device(self, ahead: OneAhead, asked: float) -> Batch:
         """The next batch, on the device; the one after it is put on its way."""
         progress, counters = self._progress, self._counters
-        sent = ahead.next()
+        try:
+            sent = ahead.next()
+        except Exception:
+            self._check_not_closed()  # As above.
+            raise
         got = time.perf_counter()
         counters.wait.add(got - asked, calls=0 if isinstance(sent, EndOfEpoch) else 1)
         if isinstance(sent, EndOfEpoch):
@@ -182,6 +198,8 @@ class EpochIterator:
         now = time.perf_counter()
         counters.ship.add(now - got)
         position = self._position
+        if progress.position is not position:
+            self._passes.goes_on_after_another()
         moved = self._moved(sent.ready)
         # One step, as above.
         position.step, position.ahead, position.iterable, position.copies = moved
@@ -217,11 +235,26 @@ class EpochIterator:
         """Begin again from the position, if an interrupt of the last call may have lost a batch."""
         if (self._runner if self._ahead is None else self._ahead).steady:
             return
-        runner = self._again(self._runner)
+        with self._passes.lock:
+            runner = self._again(self._runner)
         self._drop.detach()
         self._runner = runner
         self._ahead = None if self._to_device is None else OneAhead(runner, self._to_device)
-        self._drop = weakref.finalize(self, _abandon, runner, self._settings.persistent_workers)
+        self._drop = weakref.finalize(self, _abandon, runner, self._idle)
+
+    def _check_not_closed(self) -> None:
+        if self._superseded:
+            raise WorkerError(
+                "importance= chooses the samples of one pass by what is reported of it, and another thread "
+                "has begun the next pass over this loader. Make a loader for each thread."
+            )
+        if self._closed:
+            batches = self._position.step + len(self._position.ahead)
+            raise WorkerError(
+                "the loader was closed within this epoch, by close(), the end of its with block or "
+                f"load_state_dict(), after {batches} batch{'es' * (batches != 1)}. Start another epoch "
+                "with iter(loader)."
+            )
 
     def _check_ours(self) -> None:
         if os.getpid() != self._process:
@@ -249,11 +282,15 @@ class EpochIterator:
         warnings.warn(message, stacklevel=4)
 
     def _finish(self) -> None:
-        position, progress = self._position, self._progress
-        keeps = self._settings.keeps_datasets
+        with self._passes.lock:
+            self._finish_alone()
+
+    def _finish_alone(self) -> None:
+        position, progress, by_threads = self._position, self._progress, self._passes.by_threads
+        keeps = self._settings.keeps_datasets and not by_threads
         kept = position.iterable if keeps else None
         following = Position(
-            position.epoch + 1,
+            (self._passes.last_epoch if by_threads else position.epoch) + 1,
             iterable=None if kept is None else kept.after_the_end(),
             copies=position.copies if keeps else None,
         )
@@ -261,7 +298,10 @@ class EpochIterator:
         progress.position = following if progress.position is position else progress.position
         self._ended = self._ending = True
         self._drop.detach()
-        self._end(self._settings, self._runner)
+        if self._superseded:
+            self._runner.close()
+        else:
+            self._end(self._settings, self._runner)
         self._ending = False
 
     def _close_if_ending(self) -> None:
@@ -275,6 +315,10 @@ class EpochIterator:
         self._ended = True
         self._drop.detach()
 
+    def supersede(self) -> None:
+        """End this epoch, as another thread has begun one: who asks for another batch gets an error."""
+        self._superseded = self._ended = True
+
     def close(self) -> None:
         """End this epoch and its workers: who asks for another batch gets an error, unless it had all."""
         self._closed = self._closed or not self._ended  # It may have been closed before.
@@ -282,6 +326,15 @@ class EpochIterator:
         self._runner.close()
 
 
-def _abandon(runner: Runner, persistent: bool) -> None:
-    if not persistent:
+def _abandon(runner: Runner, idle: IdleRunner) -> None:
+    if idle.runner is not runner:  # It does not persist.
         runner.close()
+
+
+def count_start(counters: Counters, progress: Progress, asked: float) -> None:
+    """Count the time since `iter()` was called; what came before it was work on the last batch."""
+    start, consume = counters.start, counters.consume  # Added here, as in `EpochIterator.__next__`.
+    if progress.yielded_at is not None:  # The loop has left an epoch early.
+        consume.calls, consume.seconds = consume.calls + 1, consume.seconds + asked - progress.yielded_at
+        progress.yielded_at = None
+    start.calls, start.seconds = start.calls + 1, start.seconds + time.perf_counter() - asked

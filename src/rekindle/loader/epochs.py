@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Collection, Sized
 from dataclasses import replace
@@ -22,9 +21,9 @@ from rekindle.choose.seeding import worker_seed
 from rekindle.choose.shard import ONE_RANK, EpochLayout, EpochStart, Shard
 from rekindle.core import compile_later
 from rekindle.core.analysis.changes import Watched
-from rekindle.core.counters import Counters
 from rekindle.loader import dataset_state
-from rekindle.loader.epoch_iterator import EpochIterator, Progress
+from rekindle.loader.epoch_iterator import EpochIterator, Progress, count_start
+from rekindle.loader.passes import Passes
 from rekindle.loader.settings import LoaderSettings
 from rekindle.reuse.planning import Layout
 from rekindle.run import IterableRunner, MapRunner, Runner, start_iterable, start_map
@@ -42,8 +41,9 @@ class Epochs:
         self.first_step = 0  # of every pass, where Accelerate skips the first batches
         self._sampler_epoch = SamplerEpoch()
         self.sampler_memory = SamplerMemory()
+        self.passes = Passes()
         self._idle = IdleRunner()
-        self._current: weakref.ref[EpochIterator] | None = None
+        self._current: weakref.ref[EpochIterator] | None = None  # the pass whose workers may be kept
         self._kept_worker_seed: int | None = None  # of persistent workers, which are seeded once
         self._seeds_once: bool | None = None  # as the run did that goes on here, whatever its workers were
         # Whether the pass to come is one of `iter(loader)`. Ultralytics calls `_get_iterator` by itself, for
@@ -64,13 +64,19 @@ class Epochs:
     ) -> EpochIterator:
         """An iterator over the batches from a position on; it keeps the `loader` alive.
 
-        `asked` is when `iter()` was called.
+        `asked` is when `iter()` was called. The passes' lock is held.
         """
-        earlier = self._current() if self._current is not None else None
-        if settings.persistent_workers and earlier is not None:
-            earlier.detach()
+        elsewhere = self.passes.before_another()
+        if settings.importance is not None:
+            for one in elsewhere:
+                one.supersede()
         if settings.persistent_workers and not self.goes_on_with_workers:
             self.forget_workers()
+        earlier = self._current() if self._current is not None else None
+        # Beside a pass of another thread that goes on: with workers of its own, none of which are kept.
+        beside = any(one is earlier for one in elsewhere)
+        if settings.persistent_workers and earlier is not None and not beside:
+            earlier.detach()
         self.goes_on_with_workers = False
         kept_seed = self._kept_worker_seed if _seeds_once(settings) else None
         if settings.order is OrderKind.SAMPLER:
@@ -78,9 +84,9 @@ class Epochs:
         base_seed = _base_seed(settings, position) if kept_seed is None else kept_seed
         self._kept_worker_seed = base_seed
         runner, is_new = None, False
-        if settings.persistent_workers and settings.reuse.sees_others_values():
+        if settings.persistent_workers and not beside and settings.reuse.sees_others_values():
             self._idle.close()  # Their cache is to go. New workers have copies of all else as it is now.
-        if self._idle.runner is not None:
+        if self._idle.runner is not None and not beside:
             runner = self._idle.take(
                 settings.watched,
                 persistent=settings.persistent_workers,
@@ -89,7 +95,7 @@ class Epochs:
             )
         if runner is None:
             settings.reuse.prepare()
-            runner, is_new = self._start_runner(settings, base_seed), True
+            runner, is_new = self._start_runner(settings, base_seed, beside=beside), True
             if settings.num_workers > 0 and position.iterable is not None:  # They have new copies.
                 position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers == 0 and position.iterable is not None:
@@ -100,21 +106,28 @@ class Epochs:
         except BaseException:  # The user's sampler raised, say: nobody will ever ask this runner for a batch.
             runner.close()
             raise
-        if self._planned is not None:
+        if self._planned is not None and not beside:
             self._planned.plan_ahead()  # Now that workers are busy.
             self._planned_size = settings.size
         again = partial(self._begin_again, settings, position, base_seed, kept_seed)
-        end = partial(self._end, progress)
-        iterator = EpochIterator(settings, runner, position, progress, end, again, loader)
-        self._current = weakref.ref(iterator)
+        end = partial(self._end, progress, position.epoch + 1)
+        iterator = EpochIterator(
+            settings, runner, position, progress, end, again, loader, self.passes, self._idle
+        )
+        if not beside:
+            self._current = weakref.ref(iterator)
+        self.passes.begun.append(weakref.ref(iterator))
+        self.passes.last_epoch = position.epoch
         position.begun, progress.unseen_bad = True, 0
         progress.position, self.next_epoch = position, position.epoch + 1
-        _count_start(settings.counters, progress, asked)
+        count_start(settings.counters, progress, asked)
         return iterator
 
-    def _start_runner(self, settings: LoaderSettings, base_seed: int) -> Runner:
-        """New workers, and a look at what they get copies of."""
+    def _start_runner(self, settings: LoaderSettings, base_seed: int, *, beside: bool) -> Runner:
+        """New workers, and a look at what they get copies of, unless they are not to be kept."""
         compile_later.load_compiled()
+        if beside:
+            return _start_runner(settings, base_seed, None)
         keeps = settings.keeps_proven_workers
         watched = self._idle.watch(
             settings.watched if keeps or settings.persistent_workers else None,
@@ -188,30 +201,35 @@ class Epochs:
         if position.iterable is not None:
             position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers > 0:
+            beside = not self._idle.is_of(runner)
             runner.close()
-            runner = self._start_runner(settings, base_seed)
+            runner = self._start_runner(settings, base_seed, beside=beside)
             dataset_state.begin(settings, runner, position, is_new=True)
         self._give_orders(settings, runner, position, base_seed, kept_seed)
         return runner
 
-    def _is_ahead_at(self, position: Position, size: int) -> bool:
+    def _is_ahead_at(self, runner: Runner, position: Position, size: int) -> bool:
         """Whether workers are already loading the batches from this position on, of a dataset of this size.
 
         Persistent workers keep their copies of it; how many samples it has, the script decides.
         """
-        return self._idle.is_ahead_at(position) and size == self._planned_size
+        return self._idle.is_of(runner) and self._idle.is_ahead_at(position) and size == self._planned_size
 
     def close(self) -> None:
         """End the workers; an epoch that goes on ends with them."""
-        earlier = self._current() if self._current is not None else None
-        if earlier is not None:
-            earlier.close()
+        for one in self.passes.going_on():
+            one.close()
         self._idle.close()
 
     def forget_workers(self) -> None:
         """End workers that persist; the next ones are seeded as the first of a loader are."""
         self._kept_worker_seed = None
-        self._idle.close()
+        earlier = self._current() if self._current is not None else None
+        if any(one is earlier for one in self.passes.elsewhere()):
+            self._current = None
+            self._idle.leave()
+        else:
+            self._idle.close()
 
     def worker_seeds(self, settings: LoaderSettings) -> WorkerSeeds:
         """How the workers' seed is drawn from the generator that the next epoch's order is drawn from."""
@@ -258,20 +276,22 @@ class Epochs:
             iterable_runner.begin_iterable(orders, settings.batch_size or 1, position.iterable)
         elif position.sampler is not None:
             cast("MapRunner", runner).begin(position.sampler, lambda _: base_seed)
-        elif not self._is_ahead_at(position, settings.size):
+        elif not self._is_ahead_at(runner, position, settings.size):
             seed_of_epoch: Callable[[int], int] = partial(worker_seed, settings.seed)
             if kept_seed is not None:
                 seed_of_epoch = lambda _: base_seed  # noqa: E731
             if isinstance(runner, EchoedMapBatches):
-                planned = partial(self._plan, settings, position.epoch, position.start)
+                planned = partial(self._plan, settings, runner, position.epoch, position.start)
                 runner.begin_planned(planned, seed_of_epoch, position.epoch, position.step)
             else:
-                orders = self._plan(settings, position.epoch, position.start, position.step, position.ahead)
+                epoch, start = position.epoch, position.start
+                orders = self._plan(settings, runner, epoch, start, position.step, position.ahead)
                 cast("MapRunner", runner).begin(orders, seed_of_epoch)
 
     def _plan(
         self,
         settings: LoaderSettings,
+        runner: Runner,
         epoch: int,
         start: EpochStart | None,
         first_step: int,
@@ -282,41 +302,36 @@ class Epochs:
         if settings.importance is not None:
             choice = settings.importance.start(epoch, ended=self._awaits_feedback)
         self._awaits_feedback = False
-        one = choice is not None or not self._idle.can_load_ahead
+        may_be_kept = self._idle.is_of(runner)
+        one = choice is not None or not (may_be_kept and self._idle.can_load_ahead)
         shard, batch_size = settings.shard or ONE_RANK, settings.batch_size or 1
         plan_of = _plan_of(settings, choice, shard, batch_size, None if start is None else (epoch, start))
-        self._planned = PlannedEpochs(plan_of, epoch=epoch, first_step=first_step, without=without, one=one)
-        return self._planned
+        planned = PlannedEpochs(plan_of, epoch=epoch, first_step=first_step, without=without, one=one)
+        if may_be_kept:
+            self._planned = planned
+        return planned
 
-    def _end(self, progress: Progress, settings: LoaderSettings, runner: Runner) -> None:
-        """Keep the runner of an epoch that is over for the next one, or end it."""
+    def _end(self, progress: Progress, following: int, settings: LoaderSettings, runner: Runner) -> None:
+        """Keep the runner of an epoch that is over for the `following` one, or end it."""
         # Where a framework reads ahead, the training loop has yet to report on the last batch.
         self._awaits_feedback = progress.read_ahead is not None
         importance = None if self._awaits_feedback else settings.importance
         if importance is not None:  # All that this epoch can tell is known now: choose for the next one.
             try:
-                importance.choose(self.next_epoch, ended=True)
+                importance.choose(following, ended=True)
             except BaseException:
                 runner.close()
                 raise
-        if settings.num_workers == 0 or not (settings.persistent_workers or self._idle.can_keep):
+        can_keep = self._idle.is_of(runner) and (settings.persistent_workers or self._idle.can_keep)
+        if settings.num_workers == 0 or not can_keep:
             runner.close()
             return
         is_ahead = settings.order.is_planned and self._idle.can_load_ahead
         is_ahead = is_ahead and not (self._awaits_feedback and settings.importance is not None)
         if importance is not None and is_ahead:
             kept_seed = self._kept_worker_seed if settings.persistent_workers else None
-            self._give_orders(settings, runner, Position(self.next_epoch), kept_seed or 0, kept_seed)
-        self._idle.keep(runner, self.next_epoch, is_ahead=is_ahead)
-
-
-def _count_start(counters: Counters, progress: Progress, asked: float) -> None:
-    """Count the time since `iter()` was called; what came before it was work on the last batch."""
-    start, consume = counters.start, counters.consume  # Added here, as in `EpochIterator.__next__`.
-    if progress.yielded_at is not None:  # The loop has left an epoch early.
-        consume.calls, consume.seconds = consume.calls + 1, consume.seconds + asked - progress.yielded_at
-        progress.yielded_at = None
-    start.calls, start.seconds = start.calls + 1, start.seconds + time.perf_counter() - asked
+            self._give_orders(settings, runner, Position(following), kept_seed or 0, kept_seed)
+        self._idle.keep(runner, following, is_ahead=is_ahead)
 
 
 def _start_runner(settings: LoaderSettings, base_seed: int, watched: Watched | None) -> Runner:

@@ -15,11 +15,13 @@ from rekindle.errors import StateError
 from rekindle.loader import checkpoint, dataset_state, shard_state, stream_ranks
 from rekindle.loader.epoch_iterator import Progress
 from rekindle.loader.epochs import Epochs, steps_of
+from rekindle.loader.passes import Passes
 from rekindle.loader.settings import LoaderSettings
 from rekindle.loader.sharding import LoaderOrder
 from rekindle.run import BadSample
 from rekindle.run.hugging_face import deals_itself_out, epoch_of, is_hugging_face
 from rekindle.run.stream_reader import is_stateful, with_state_before
+from rekindle.ship import BatchInfo
 
 
 class Resumed(NamedTuple):
@@ -29,6 +31,24 @@ class Resumed(NamedTuple):
     bad_samples: list[BadSample]
     importance: ImportanceSession | None
     own_state: Any  # of a map-style dataset: what to load into the script's object, unless it is None
+
+
+def batch_info(progress: Progress, passes: Passes) -> BatchInfo:
+    """What the batch that the training loop has consists of; AttributeError if that cannot be said."""
+    why = passes.why_unknown("loader.batch")
+    if progress.current is None:
+        why = "loader.batch describes the batch just yielded, and none has been yet"
+    if progress.current is None or why is not None:
+        raise AttributeError(why)
+    return BatchInfo(progress.current)
+
+
+def one_position(progress: Progress, passes: Passes) -> Position:
+    """How far the loader has got; StateError if passes of several threads go on."""
+    why = passes.why_unknown("state_dict()") if passes.going_on() else None
+    if why is not None:
+        raise StateError(why)
+    return progress.position
 
 
 def between_epochs(

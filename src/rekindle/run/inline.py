@@ -17,6 +17,7 @@ from rekindle.core.counters import Counters
 from rekindle.core.global_rng import GENERATORS, generators_kept
 from rekindle.core.interrupts import dataset_call, is_interrupt, running_timers
 from rekindle.core.samples import Batch, Index, Sample
+from rekindle.core.sole_use import turns_of_others
 from rekindle.run import batch_layout
 from rekindle.run.bad_samples import BadSamples, BatchFailures, FailedSample, bad_rows, failed_rows
 from rekindle.run.caching_loader import sample_loader
@@ -106,6 +107,7 @@ class Inline:
             return None
         if self._together and not job.stop_at_failure:  # If it fails, samples are loaded one by one.
             return None
+        turns = turns_of_others()
         restores, marks = [generator.save() for generator in GENERATORS], global_rng.marks()
         batch = None
         try:
@@ -117,7 +119,8 @@ class Inline:
         except Exception as error:
             if is_interrupt(error) or (global_rng.marks() == marks and not loaded):
                 raise
-        if global_rng.marks() != marks:
+        # If another thread has used them meanwhile, which puts them back, it was not this dataset.
+        if global_rng.marks() != marks and turns is not None and turns == turns_of_others():
             is_good = self._loader.keeps(marks)
             for restore in restores:
                 restore()

@@ -11,13 +11,15 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.core.global_rng import generators_kept
 from rekindle.core.public_rng import RandomSource
+from rekindle.core.sole_use import has_turn, turn_of_waiting_thread
+from rekindle.errors import WorkerError
 from rekindle.run.caching_loader import sample_loader
 from rekindle.run.job import Job
 from rekindle.run.messages import Event, FromWorker, StartFailed, ToWorker
@@ -68,6 +70,9 @@ class ThreadPool:
         # Held by the training loop, except while it waits for a batch.
         self._generators_lock = threading.Lock()
         self._generators_lock.acquire()
+        self._loop_has_lock = True
+        # Whether that loop is in a dataset without workers, which has the generators while it waits.
+        self._has_turn = False
         self._open = True
         self.workers = [
             threading.Thread(
@@ -99,7 +104,7 @@ class ThreadPool:
         with self._generators_lock:
             if not self._open:
                 raise _ClosedError
-            with generators_kept(generators):
+            with turn_of_waiting_thread() if self._has_turn else nullcontext(), generators_kept(generators):
                 yield
 
     def send(self, messages: Mapping[int, Sequence[ToWorker]], slots: Sequence[Slot] = ()) -> None:
@@ -118,6 +123,7 @@ class ThreadPool:
         """
         found: list[tuple[int, Event]] = []
         if timeout and self._messages.empty():
+            self._has_turn, self._loop_has_lock = has_turn(), False
             self._generators_lock.release()
             try:
                 found.append(self._messages.get(timeout=timeout))
@@ -125,6 +131,11 @@ class ThreadPool:
                 pass
             finally:
                 self._generators_lock.acquire()
+                self._loop_has_lock = self._open
+                if not self._open:
+                    self._generators_lock.release()
+            if not self._open:
+                raise WorkerError("another thread has closed the loader")
         while not self._messages.empty():
             found.append(self._messages.get())
         return found
@@ -134,8 +145,10 @@ class ThreadPool:
         self._open = False
         for channel in self._channels:
             channel.inbox.put(None)
-        with contextlib.suppress(RuntimeError):  # An interrupt came while it was released.
-            self._generators_lock.release()
+        if self._loop_has_lock:
+            self._loop_has_lock = False
+            with contextlib.suppress(RuntimeError):  # An interrupt came while it was released.
+                self._generators_lock.release()
         for thread in self.workers:
             # The garbage collector may find a loader, and close it, in a thread that works for it.
             if thread is not threading.current_thread():
