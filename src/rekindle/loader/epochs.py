@@ -201,7 +201,7 @@ class Epochs:
         if position.iterable is not None:
             position.iterable = replace(position.iterable, is_live=False)
         if settings.num_workers > 0:
-            beside = not self._idle.is_of(runner)
+            beside = self._idle.newest() is not runner
             runner.close()
             runner = self._start_runner(settings, base_seed, beside=beside)
             dataset_state.begin(settings, runner, position, is_new=True)
@@ -213,7 +213,9 @@ class Epochs:
 
         Persistent workers keep their copies of it; how many samples it has, the script decides.
         """
-        return self._idle.is_of(runner) and self._idle.is_ahead_at(position) and size == self._planned_size
+        return (
+            self._idle.newest() is runner and self._idle.is_ahead_at(position) and size == self._planned_size
+        )
 
     def close(self) -> None:
         """End the workers; an epoch that goes on ends with them."""
@@ -302,7 +304,7 @@ class Epochs:
         if settings.importance is not None:
             choice = settings.importance.start(epoch, ended=self._awaits_feedback)
         self._awaits_feedback = False
-        may_be_kept = self._idle.is_of(runner)
+        may_be_kept = self._idle.newest() is runner
         one = choice is not None or not (may_be_kept and self._idle.can_load_ahead)
         shard, batch_size = settings.shard or ONE_RANK, settings.batch_size or 1
         plan_of = _plan_of(settings, choice, shard, batch_size, None if start is None else (epoch, start))
@@ -322,7 +324,7 @@ class Epochs:
             except BaseException:
                 runner.close()
                 raise
-        can_keep = self._idle.is_of(runner) and (settings.persistent_workers or self._idle.can_keep)
+        can_keep = self._idle.newest() is runner and (settings.persistent_workers or self._idle.can_keep)
         if settings.num_workers == 0 or not can_keep:
             runner.close()
             return

@@ -183,8 +183,16 @@ class LoaderSettings:
         inherited = self.num_workers == 0 or self.forks or self.chosen_executor == "threads"
         if not is_torchs and may_read_on(self.collate_fn, inherited=inherited):
             return True
-        read = self.reuse.dataset if self.reuse.is_native else self.dataset
-        return not draws_nothing(read) and may_read_on(read, inherited=inherited)
+        return not self.draws_nothing and may_read_on(self._read, inherited=inherited)
+
+    @cached_property
+    def draws_nothing(self) -> bool:
+        """Whether the dataset declares that it draws no random numbers."""
+        return draws_nothing(self._read)
+
+    @property
+    def _read(self) -> object:
+        return self.reuse.dataset if self.reuse.is_native else self.dataset
 
     def work(self, base_seed: int, watched: Watched | None) -> Work:
         """What a runner has to know."""
@@ -213,6 +221,7 @@ class LoaderSettings:
             actors=self.actors,
             takes_states=self.takes_states,
             reads_on=self.reads_on,
+            draws_nothing=self.draws_nothing,
         )
 
     def report(self, epochs: int, native: str) -> Report:

@@ -25,7 +25,9 @@ class IdleRunner:
     def __init__(self) -> None:
         self.runner: Runner | None = None
         # What is said here is of the workers that were started last, but for those beside another pass.
-        self._said_of: weakref.ref[Runner] | None = None
+        self.newest: Callable[[], Runner | None] = (
+            _no_runner  # gives the runner that may be kept, while there is one
+        )
         self._watched: Watched | None = None  # what the workers have copies of, as it was when they got them
         self.can_keep = False  # workers that are not to persist
         # Whether batches loaded before an epoch starts are those that would be loaded then. Not if something
@@ -58,11 +60,7 @@ class IdleRunner:
         """Note a runner that was started; `keep` it, whatever becomes of its epoch."""
         self._ahead = None
         self.runner = runner if keep else None
-        self._said_of = weakref.ref(runner)
-
-    def is_of(self, runner: Runner) -> bool:
-        """Whether this is the runner that may be kept."""
-        return self._said_of is not None and self._said_of() is runner
+        self.newest = weakref.ref(runner)
 
     def keep(self, runner: Runner, epoch: int, *, is_ahead: bool) -> None:
         """Keep a runner for `epoch`, the one before being over; it may be at work on its batches already."""
@@ -118,4 +116,8 @@ class IdleRunner:
 
     def leave(self) -> None:
         """Leave the workers to the pass that has them, and that ends them."""
-        self.runner, self._ahead, self._said_of = None, None, None
+        self.runner, self._ahead, self.newest = None, None, _no_runner
+
+
+def _no_runner() -> Runner | None:
+    return None

@@ -17,7 +17,6 @@ from rekindle.core.analysis.changes import Watched
 from rekindle.core.analysis.worker_questions import asks_which_worker
 from rekindle.core.counters import Counters
 from rekindle.core.samples import Collate
-from rekindle.prepare.declared import draws_nothing
 from rekindle.reuse.worker_view import WorkerView
 from rekindle.run.bad_samples import BadSamples
 from rekindle.run.copy_checks import CopyChecks
@@ -118,6 +117,7 @@ class Work:
     takes_states: bool = False  # of workers' copies of a map-style dataset
     is_planned: bool = False  # Nobody sees how far ahead its batches are asked for.
     reads_on: bool = False  # Whoever is asked twice for a sample may give another.
+    draws_nothing: bool = False  # as the dataset declares
 
     def job(self) -> Job:
         """What each worker has to know of it."""
@@ -171,7 +171,7 @@ def start_iterable(work: Work) -> IterableRunner:
 def _engine(work: Work, job: Job, *, rows: bool, iterable: bool) -> Engine:
     # Who reads on gives each worker's copy its own records, as in torch: batch by batch, in turn.
     whole = work.worker_init_fn is not None or work.takes_states or work.reads_on
-    if not (whole or iterable or (rows and draws_nothing(work.dataset))):
+    if not (whole or iterable or (rows and work.draws_nothing)):
         whole = work.executor == "processes" and asks_which_worker(work.dataset, work.collate_fn)
     window = Window(work.workers, work.batches_ahead, whole=whole or not rows, planned=work.is_planned)
     slots = SlotPool(window, shared=work.executor == "processes")
