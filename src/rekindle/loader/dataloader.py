@@ -235,7 +235,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
     def _follow(self, order: LoaderOrder) -> None:
         """Take over an order that was put in the place of the one before: a sampler of a framework, say."""
         sharding.check_shard(self, order, self._ordering.shard, can_split=is_hugging_face(self.dataset))
-        arguments.check_features(self, order, self._ordering.given, stacklevel=4)
+        arguments.check_features(self, order, self._ordering.given, stacklevel=5)
         self._parts.follow(order)
         self._order_checked, self._agreed = order, None
 
@@ -244,7 +244,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample_co]):
         size = settings.size
         if self._agreed == size:
             return
-        sharding.warn_of_ranks(order, stacklevel=4)
+        sharding.warn_of_ranks(order, stacklevel=5)
         if (part := sharding.part_in_group(order.shard)) is not None:
             self._progress.position = at  # Where an interrupt leaves it while it waits for the others.
             steps = len(self) if order.kind.is_planned else None
