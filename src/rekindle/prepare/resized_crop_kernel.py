@@ -190,6 +190,12 @@ def _write(
         _resize(read, 8 * half, across, across, box_width, columns, written, across, mirrored, sums)
         _transpose(words, 3 * tall, wide)
         to = out[plan[n, Column.ROW]]
+        if columns == 8 * wide and not channels_last and plan[n, Column.UPSIDE_DOWN] == 0:  # Planes without gaps.
+            for c in range(3):
+                begin, plane = 64 * tall * wide * c + 8 * half, rows * columns
+                into = to[c * plane : (c + 1) * plane]
+                convert(read[begin : begin + plane], values, c, into, past_caches)
+            continue
         for y in range(rows):
             to_row = columns * (rows - 1 - y if plan[n, Column.UPSIDE_DOWN] else y)
             for c in range(3):
