@@ -190,7 +190,8 @@ def _write(
         _resize(read, 8 * half, across, across, box_width, columns, written, across, mirrored, sums)
         _transpose(words, 3 * tall, wide)
         to = out[plan[n, Column.ROW]]
-        if columns == 8 * wide and not channels_last and plan[n, Column.UPSIDE_DOWN] == 0:  # Planes without gaps.
+        # Planes without gaps are converted in one piece.
+        if columns == 8 * wide and not channels_last and plan[n, Column.UPSIDE_DOWN] == 0:
             for c in range(3):
                 begin, plane = 64 * tall * wide * c + 8 * half, rows * columns
                 into = to[c * plane : (c + 1) * plane]
