@@ -10,8 +10,9 @@ device.
 
     python -m benchmarks raw_images --data images.tar
 
-Reading: samples/s, more is better. Two workers share the memory's bandwidth, and on two cores the main process,
-which takes a twenty-fifth of a worker's time, is a third one that wants to run: 1.84 is about the most there.
+Reading: samples/s, more is better. Two workers share the memory's bandwidth, and on two cores the main
+process, which takes a twenty-fifth of a worker's time, is a third one that wants to run: 1.84 is about the
+most there.
 """
 
 from __future__ import annotations
