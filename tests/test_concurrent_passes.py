@@ -15,7 +15,7 @@ import rekindle as rk
 from mortal import parent_of
 from same import same
 from test_closing import children
-from waiting import HANGS, eventually
+from waiting import HANGS, eventually, exit_code_of
 
 SIZE, THREADS, PASSES = 48, 3, 5
 
@@ -257,19 +257,11 @@ def test_a_process_forked_while_a_pass_begins_can_begin_one():
     child = os.fork()
     if not child:
         os._exit(len(list(loader)))
-    found = []
-
-    def ended():
-        pid, status = os.waitpid(child, os.WNOHANG)
-        found.append(os.waitstatus_to_exitcode(status))
-        return pid
-
     try:
-        eventually(ended)
+        assert exit_code_of(child) == 2
     finally:
         leave.set()
         thread.join()
-    assert found[-1] == 2
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rekindle.core.compiler import Signature, numba, part_of_kernels
 check_compiled_code()
 
 _Generate: TypeAlias = Callable[[object, ir.IRBuilder, object, Sequence[ir.Value]], ir.Value]
-_BYTE, _WORD = ir.IntType(8), ir.IntType(32)
+_BYTE = ir.IntType(8)
 _ZERO, _THREE, _OUTSIDE = np.float32(0), np.float32(3), np.float32(-1)
 
 
@@ -37,23 +37,6 @@ def _fuse(typing: object, a: object, b: object, c: object) -> tuple[object, _Gen
         return builder.fma(*arguments)
 
     return types.float32(*[types.float32] * 3), generate
-
-
-@intrinsic
-def _copy_four(typing: object, to: object, source: object) -> tuple[object, _Generate]:
-    """Copy four bytes from one address to another."""
-    del typing
-    if (to, source) != (types.uint64,) * 2:
-        raise TypeError("two addresses, as uint64")
-
-    def generate(_: object, builder: ir.IRBuilder, __: object, arguments: Sequence[ir.Value]) -> ir.Value:
-        new, old = (builder.inttoptr(address, _WORD.as_pointer()) for address in arguments)
-        loaded = builder.load(old)
-        loaded.align = 1
-        builder.store(loaded, new).align = 1
-        return ir.Constant(ir.IntType(1), 1)
-
-    return types.boolean(*[types.uint64] * 2), generate
 
 
 @intrinsic
@@ -73,7 +56,6 @@ def _copy_all(typing: object, to: object, source: object, count: object) -> tupl
 
 # Without what numba adds.
 _fused = cast("Callable[[np.float32, np.float32, np.float32], np.float32]", _fuse)
-_copy_word = cast("Callable[[np.uint64, np.uint64], bool]", _copy_four)
 _copy_bytes = cast("Callable[[np.uint64, np.uint64, np.uint64], bool]", _copy_all)
 
 
@@ -108,7 +90,7 @@ def _copy_pixels(image: np.uint64, last: int, places: NDArray[np.int32], out: np
             out += np.uint64(3)
     else:  # A word is a pixel and a byte of the next one, which is written after it.
         for x in range(len(places) - 1):
-            _copy_word(out, image + np.uint64(places[x]))
+            _copy_bytes(out, image + np.uint64(places[x]), np.uint64(4))
             out += np.uint64(3)
         _copy_bytes(out, image + np.uint64(places[-1]), np.uint64(3))
 
